@@ -1,0 +1,135 @@
+"""The memory of one box, divided among the engines of a layout. Pure; all sizes are bytes.
+
+The share that engines get (``gpu_memory_utilization``) is (memory - reserve) / memory, rounded down to whole
+hundredths: the reserve is never less than what fleet.yaml says. Shares are kept as hundredths, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fleetctl.errors import RefusedError
+from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.units import gib
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one engine wants on one box."""
+
+    model: str
+    weights: int | None
+    """Weights of the whole model; None: not known."""
+    ranks: int = 1
+    """Boxes over which the weights are divided evenly."""
+    fixed: float | None = None
+    """gpu_memory_utilization that the file asks for on this box."""
+
+    @property
+    def here(self) -> int | None:
+        """Weights that this box holds, rounded up."""
+        return None if self.weights is None else -(-self.weights // self.ranks)
+
+
+@dataclass(frozen=True)
+class BoxBudget:
+    """How a layout divides the memory of one box."""
+
+    box: str
+    memory: int
+    reserve: int
+    share: float
+    """gpu_memory_utilization of all engines together."""
+    weights: int | None
+    """Weights this box holds; None: not known for every engine."""
+    shares: Mapping[str, float]
+    """gpu_memory_utilization of each model's engine."""
+    lines: tuple[str, ...]
+
+
+def demands_on(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int]) -> list[Demand]:
+    """Engines of a layout on a box, in the order of the file. ``measured`` is used where weights_size is not given."""
+    demands = []
+    for name, placement in fleet.layouts[layout].items():
+        if box in placement.boxes:
+            size = fleet.models[name].weights_size
+            weights = size if size is not None else measured.get(name)
+            ranks = 1 if placement.split is None else len(placement.split)
+            demands.append(Demand(name, weights, ranks, placement.boxes[box].gpu_memory_utilization))
+    return demands
+
+
+def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int]) -> BoxBudget:
+    """Divide the memory of a box. Raises RefusedError, with the whole sum, when an engine does not fit."""
+    memory, reserve = fleet.boxes[box].memory, fleet.boxes[box].reserve
+    demands = demands_on(fleet, layout, box, measured)
+    where = f"{box}, layout {layout}"
+    usable = memory - reserve
+    lines = [f"memory {gib(memory)} - reserve {gib(reserve)} = {gib(usable)} for engines"]
+    hundredths = usable * 100 // memory if memory else 0
+    if hundredths < 1:
+        raise RefusedError(
+            f"{where}: {lines[0]}: no memory is left for {', '.join(d.model for d in demands)}",
+            hint=f"lower reserve: of {box} in fleet.yaml, or take {box} out of layout {layout}",
+        )
+    lines.append(
+        f"gpu_memory_utilization {usable / memory:.4f} rounded down: {hundredths / 100:.2f}"
+        f" = {gib(hundredths * memory / 100)}"
+    )
+    parts = _divide(demands, hundredths, where, lines)
+    for demand in demands:
+        lines.append(_check(demand, parts[demand.model], memory, where, lines))
+    held = [demand.here for demand in demands]
+    known = [size for size in held if size is not None]
+    return BoxBudget(
+        box=box,
+        memory=memory,
+        reserve=reserve,
+        share=hundredths / 100,
+        weights=sum(known) if len(known) == len(held) else None,
+        shares={model: part / 100 for model, part in parts.items()},
+        lines=tuple(lines),
+    )
+
+
+def _divide(demands: Sequence[Demand], hundredths: int, where: str, lines: list[str]) -> dict[str, float]:
+    """Hundredths of memory for each model: what the file fixes first, the rest by weights (evenly when unknown)."""
+    fixed = {d.model: round(d.fixed * 100, 6) for d in demands if d.fixed is not None}
+    taken = sum(fixed.values())
+    free = [d for d in demands if d.fixed is None]
+    if taken > hundredths or (free and taken > hundredths - len(free)):
+        asked = " + ".join(f"{model} {part / 100:g}" for model, part in fixed.items())
+        rest = f", and {', '.join(d.model for d in free)} needs a part of it too" if free else ""
+        raise RefusedError(
+            f"{where}: gpu_memory_utilization {asked} is more than the {hundredths / 100:.2f} there is"
+            f" ({'; '.join(lines)}){rest}",
+            hint="lower gpu_memory_utilization: of the placement, or reserve: of the box",
+        )
+    rest_hundredths = hundredths - taken
+    sizes = [d.here for d in free]
+    total = sum(size for size in sizes if size is not None)
+    by_weights = None not in sizes and total > 0
+    parts: dict[str, float] = dict(fixed)
+    for demand in free:
+        portion = (demand.here or 0) / total if by_weights else 1 / len(free)
+        parts[demand.model] = int(rest_hundredths * portion + 1e-9)
+    return parts
+
+
+def _check(demand: Demand, part: float, memory: int, where: str, lines: Sequence[str]) -> str:
+    """The line of one engine's sum. Raises RefusedError when its weights are larger than its share."""
+    room = int(part * memory / 100)
+    start = f"{demand.model}: {part / 100:.2f} of memory = {gib(room)}"
+    if demand.here is None:
+        return f"{start}; weights not known (weights_size: of the model is not set, nothing was measured)"
+    held = f"weights {gib(demand.weights or 0)}"
+    if demand.ranks > 1:
+        held += f" / {demand.ranks} boxes = {gib(demand.here)}"
+    if demand.here > room:
+        raise RefusedError(
+            f"{where}: model {demand.model} does not fit: {'; '.join(lines)}; {start}; {held};"
+            f" {gib(demand.here - room)} missing",
+            hint=f"lower reserve:, split {demand.model} over more boxes, or use a smaller build of it",
+        )
+    return f"{start} - {held} leaves {gib(room - demand.here)} for the KV cache and the engine itself"

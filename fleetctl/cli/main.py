@@ -1,0 +1,75 @@
+"""The ``fleetctl`` command. Commands import what they work with when they run, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fleetctl import __version__
+from fleetctl.cli import cutover, init, lab, plan, render, rollback, schema, status
+
+app = typer.Typer(
+    name="fleetctl",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Move a small fleet of GPU boxes between layouts, and back.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fleetctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("init")(init.init)
+app.command("schema")(schema.schema)
+app.command("render")(render.render)
+app.command("plan")(plan.plan)
+app.command("cutover")(cutover.cutover)
+app.command("rollback")(rollback.rollback)
+app.command("status")(status.status)
+app.add_typer(lab.app, name="lab")
+
+
+def main() -> None:
+    """Entry point: run a command and turn errors into one clear message and a documented exit status."""
+    as_json = "--json" in sys.argv
+    debug = "--debug" in sys.argv
+    from fleetctl.cli.output import fail
+    from fleetctl.errors import FleetError
+
+    try:
+        app()
+    except FleetError as error:
+        if debug:
+            raise
+        fail(error.message, error.hint, error.exit_code, as_json=as_json)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        fail("interrupted", None, 130, as_json=as_json)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except Exception as error:
+        if debug:
+            raise
+        hint = "this is a fault of fleetctl; run it again with --debug and report what it shows"
+        fail(f"{type(error).__name__}: {error}", hint, 1, as_json=as_json)
+        sys.exit(1)

@@ -1,0 +1,220 @@
+"""What cutover and rollback share: the lock, an unfinished move first, the plan shown, Ctrl-C, the report."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from pydantic import ValidationError
+from rich.prompt import Confirm
+
+from fleetctl.cli.live import LiveView
+from fleetctl.cli.output import console, emit
+from fleetctl.cli.session import command_line
+from fleetctl.cli.show_plan import show_plan, title
+from fleetctl.errors import RefusedError, SpecError
+from fleetctl.facts.types import Observed
+from fleetctl.plan.playbook import Playbook
+from fleetctl.plan.types import Plan
+from fleetctl.run.execute import Control
+from fleetctl.run.fill import Filler
+from fleetctl.run.journal import Record
+from fleetctl.run.lock import FleetLock
+from fleetctl.run.moves import (
+    Subject,
+    carry_out,
+    look,
+    plan_cutover,
+    plan_rollback,
+    refuse_unfinished,
+    take_up,
+    unfinished,
+)
+from fleetctl.spec.units import seconds
+
+
+class Mover:
+    """Runs moves for one command."""
+
+    def __init__(self, subject: Subject, *, as_json: bool, yes: bool, take_over: bool) -> None:
+        self._subject = subject
+        self._json = as_json
+        self._yes = yes
+        self._take_over = take_over
+        self._control = Control()
+        self._fill = Filler()
+
+    def cutover(self, layout: str, playbook: Playbook) -> None:
+        """Move to a layout; a cutover to it that was cut off is finished instead."""
+        if layout not in self._subject.fleet.layouts:
+            import difflib
+
+            near = difflib.get_close_matches(layout, self._subject.fleet.layouts, 1)
+            known = ", ".join(self._subject.fleet.layouts)
+            raise SpecError(
+                f"there is no layout named {layout}", hint=f"did you mean {near[0]}?" if near else f"there are: {known}"
+            )
+        with self._locked() as observed:
+            found = unfinished(observed)
+            if found is not None:
+                lead, move = found
+                if move.operation != "cutover" or move.to_layout != layout:
+                    refuse_unfinished(observed)
+                if not self._finish(lead, move.move):
+                    return
+            self._execute(plan_cutover(self._subject, layout, playbook))
+
+    def rollback(self, number: int | None, playbook: Playbook, *, undo: bool) -> None:
+        """Go back a generation; a cutover that was cut off is undone, a rollback that was cut off is finished."""
+        with self._locked() as observed:
+            found = unfinished(observed)
+            if found is not None:
+                lead, move = found
+                if undo or move.operation == "cutover":
+                    self._take_back(lead, move.move)
+                else:
+                    self._finish(lead, move.move)
+                return
+            if undo:
+                raise RefusedError("there is nothing to undo: no move was cut off")
+            self._execute(plan_rollback(self._subject, playbook, number))
+
+    def execute_saved(self, path: Path) -> None:
+        """Execute a saved plan, if the boxes are still as it saw them."""
+        try:
+            plan = Plan.model_validate_json(path.read_text())
+        except OSError as error:
+            raise SpecError(f"cannot read the plan {path}: {error.strerror}") from error
+        except ValidationError as error:
+            raise SpecError(
+                f"{path} is not a plan of this fleetctl", hint="make it with `fleetctl plan --out`"
+            ) from error
+        with self._locked() as observed:
+            refuse_unfinished(observed)
+            self._execute(plan)
+
+    @contextmanager
+    def _locked(self) -> Iterator[Observed]:
+        """Hold the fleet's lock; Ctrl-C stops the move in order, a second one leaves it as it is."""
+        subject = self._subject
+        lead = subject.fleet.proxy.box
+        with (
+            FleetLock(subject.boxes[lead], command_line(), take_over=self._take_over, lost=self._control.abandon),
+            self._interrupts(),
+        ):
+            yield look(subject)
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        def stop(number: int, frame: FrameType | None) -> None:
+            if not self._running:
+                raise KeyboardInterrupt
+            name = signal.Signals(number).name
+            self._say("stopping after the running steps, then undoing; once more leaves everything as it is")
+            self._control.ask_to_stop(f"interrupted ({name})")
+
+        self._running = False
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _execute(self, plan: Plan) -> None:
+        if plan.nothing_to_do():
+            if self._json:
+                emit("move", state="nothing", to=plan.to_layout, generation=plan.generation)
+            else:
+                show_plan(plan, console(), diffs=False)
+            return
+        if self._json:
+            emit("plan", plan=plan.model_dump(mode="json"))
+        else:
+            show_plan(plan, console(), diffs=False)
+            self._ask(plan)
+        with self._view(plan) as listen:
+            end = carry_out(
+                self._subject,
+                plan,
+                command=command_line(),
+                fill=self._fill,
+                listen=listen,
+                control=self._control,
+            )
+        self._report(plan, end)
+
+    def _ask(self, plan: Plan) -> None:
+        if self._yes or not sys.stdin.isatty():
+            return
+        if not Confirm.ask(f"{title(plan)}. Do it?", default=False):
+            raise RefusedError("nothing was changed")
+
+    def _finish(self, lead: str, move: str) -> bool:
+        """Finish a move that was cut off. True when it had to be undone instead and a new plan has to be made."""
+        listen = self._plain()
+        history, execution = take_up(self._subject, lead, move, fill=self._fill, listen=listen, control=self._control)
+        plan = history.plan
+        who = history.meta.get("who")
+        if history.undoing:
+            self._say(f"a {plan.operation} to {plan.to_layout} by {who} was being undone: finishing that first")
+            self._running = True
+            execution.undo(history.why)
+            self._running = False
+            return True
+        self._say(f"a {plan.operation} to {plan.to_layout} by {who} was cut off: finishing it")
+        with self._view(plan) as view:
+            execution.listen_to(view)
+            end = execution.run()
+        self._report(plan, end)
+        return False
+
+    def _take_back(self, lead: str, move: str) -> None:
+        history, execution = take_up(
+            self._subject, lead, move, fill=self._fill, listen=self._plain(), control=self._control
+        )
+        plan = history.plan
+        self._say(f"a {plan.operation} to {plan.to_layout} by {history.meta.get('who')} was cut off: undoing it")
+        with self._view(plan) as view:
+            execution.listen_to(view)
+            execution.undo(history.why or "undone on request after it was cut off")
+        self._say(f"the fleet is back in {plan.from_layout or 'the state before fleetctl'}")
+
+    @contextmanager
+    def _view(self, plan: Plan) -> Iterator[Callable[[Record], None]]:
+        self._running = True
+        try:
+            if self._json:
+                yield self._plain()
+            else:
+                with LiveView(plan, console()) as view:
+                    yield view.hear
+        finally:
+            self._running = False
+
+    def _plain(self) -> Callable[[Record], None]:
+        if not self._json:
+            return lambda event: None
+        return lambda event: emit(event["type"], **{key: value for key, value in event.items() if key != "type"})
+
+    def _say(self, text: str) -> None:
+        if self._json:
+            emit("note", text=text)
+        else:
+            console(error=True).print(text, markup=False)
+
+    def _report(self, plan: Plan, end: Record) -> None:
+        if self._json:
+            return
+        out = console()
+        goal = plan.to_layout or "the state before fleetctl"
+        out.print(f"[bold green]done[/]: the fleet is in {goal}", end="")
+        out.print(f", generation {plan.generation}" if plan.generation is not None else "")
+        for engine, load in end["loads"].items():
+            out.print(f"  {engine} was ready after {seconds(load)}", markup=False)
+        if end["gap"] is not None:
+            out.print(f"  {seconds(end['gap'])} without an engine; requests waited in the proxy meanwhile")

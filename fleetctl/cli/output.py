@@ -1,0 +1,37 @@
+"""What commands print: text for people, one JSON event a line for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def emit(kind: str, **event: Any) -> None:
+    """Print one event as a line of JSON on standard output, at once."""
+    print(json.dumps({"type": kind, **event}, default=str), flush=True)
+
+
+def console(*, error: bool = False) -> Console:
+    """A rich console that is honest in pipes: no colour and no width of its own where there is no terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if error else sys.stdout
+    width = None if stream.isatty() else 160
+    return Console(stderr=error, highlight=False, soft_wrap=not stream.isatty(), width=width)
+
+
+def fail(message: str, hint: str | None, code: int, *, as_json: bool) -> None:
+    """Say what went wrong, where every command says it."""
+    if as_json:
+        emit("error", message=message, hint=hint, exit_code=code)
+        return
+    out = console(error=True)
+    out.print("[bold red]error:[/] ", end="")
+    out.print(message, markup=False)
+    if hint:
+        for line in hint.splitlines():
+            out.print(f"  {line}", markup=False)

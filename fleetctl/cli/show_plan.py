@@ -1,0 +1,50 @@
+"""A plan as people read it."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.syntax import Syntax
+
+from fleetctl.plan.types import Plan
+from fleetctl.spec.units import seconds
+
+
+def title(plan: Plan) -> str:
+    """One line that says what the plan does."""
+    origin = plan.from_layout or "nothing of fleetctl"
+    goal = plan.to_layout or "nothing of fleetctl"
+    number = f", generation {plan.generation}" if plan.generation is not None else ""
+    return f"{plan.operation} of {plan.fleet}: {origin} → {goal}{number}"
+
+
+def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
+    """Print stages and steps, then memory, files, warnings and the gap."""
+    out.print(f"[bold]{escape(title(plan))}[/]")
+    if plan.nothing_to_do():
+        out.print(f"nothing to do: {plan.to_layout} is in place on {', '.join(plan.boxes)}")
+        return
+    for stage in plan.stages:
+        steps = list(plan.stage_steps(stage.name))
+        if not steps:
+            continue
+        out.print(f"\n[bold cyan]{escape(stage.name)}[/]  [dim]{escape(stage.summary)}[/]")
+        for step in steps:
+            out.print(f"  {step.kind:<18} {escape(step.summary)}")
+    if plan.budgets:
+        out.print("\n[bold cyan]memory[/]")
+        for budget in plan.budgets:
+            for line in budget.lines:
+                out.print(f"  {escape(line)}")
+    if plan.diffs:
+        out.print("\n[bold cyan]files[/]")
+        for change in plan.diffs:
+            out.print(f"  {change.change:<8} {change.box}:{escape(change.path)}")
+            if diffs and change.diff and change.change == "changed":
+                out.print(Syntax(change.diff, "diff", theme="ansi_dark", background_color="default", word_wrap=True))
+    if plan.warnings:
+        out.print("\n[bold yellow]to know before[/]")
+        for warning in plan.warnings:
+            out.print(f"  {escape(warning)}")
+    told = "not known" if plan.gap.expected is None else seconds(plan.gap.expected)
+    out.print(f"\n[bold cyan]gap[/]  {told}: {escape(plan.gap.why)}")

@@ -1,0 +1,55 @@
+"""The state of the fleet as people read it: one screen."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fleetctl.facts.assess import Assessment
+from fleetctl.spec.units import gib
+
+
+def show_status(found: Assessment, out: Console) -> None:
+    """Print layout, engines, boxes, what is wrong, and what was last changed."""
+    layout = found.layout or "none of fleetctl"
+    number = f", generation {found.generation}" if found.generation is not None else ""
+    out.print(f"[bold]{escape(found.fleet)}[/]: layout [bold]{escape(layout)}[/]{number}")
+    if found.engines:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for name in ("engine", "boxes", "unit", "proxy", "running", "waiting"):
+            table.add_column(name, justify="right" if name in ("running", "waiting") else "left")
+        for engine in found.engines:
+            unit = f"[green]{engine.state}[/]" if engine.state == "active" else f"[red]{escape(engine.state)}[/]"
+            server = f"[green]{engine.server}[/]" if engine.server == "up" else f"[red]{escape(engine.server)}[/]"
+            boxes = ", ".join(engine.boxes)
+            table.add_row(escape(engine.id), boxes, unit, server, str(engine.running), str(engine.queued))
+        out.print(table)
+        if found.waiting:
+            out.print(f"{found.waiting} requests wait in the proxy's shared queue")
+    for box, available in found.available.items():
+        out.print(f"[dim]{escape(box)}: {gib(available)} available[/]")
+    if found.lock is not None:
+        out.print(f"[yellow]held[/]: {escape(str(found.lock))}")
+    if found.unfinished is not None:
+        move = found.unfinished
+        finish = f"fleetctl cutover --to {move.to_layout}" if move.operation == "cutover" else "fleetctl rollback"
+        undo = "fleetctl rollback" if move.operation == "cutover" else "fleetctl rollback --undo"
+        busy = "is under way" if found.lock is not None and found.lock.silent < 15 else "was cut off"
+        out.print(
+            f"[bold yellow]unfinished[/]: {move.operation} {move.from_layout or 'nothing'} → "
+            f"{move.to_layout or 'nothing'} by {escape(move.who)} {busy}; `{finish}` finishes it, `{undo}` undoes it"
+        )
+    for problem in found.problems:
+        out.print(f"[red]wrong[/]: {escape(problem)}")
+    if found.last is not None and found.last.end is not None:
+        move = found.last
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(move.started))
+        out.print(
+            f"[dim]last change: {move.operation} to {escape(move.to_layout or 'nothing')} by {escape(move.who)}, "
+            f"{at}, {found.last.end.get('result', '')}[/]"
+        )
+    if found.healthy():
+        out.print("[green]nothing is wrong[/]")

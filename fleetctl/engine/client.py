@@ -1,0 +1,133 @@
+"""Talking to one engine over its OpenAI API, directly and never through the proxy."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from fleetctl.errors import FleetError
+
+
+class EngineError(FleetError):
+    """An engine did not answer, or not as it has to. ``answer`` is the body it sent, cut to a readable length."""
+
+    def __init__(self, message: str, *, answer: str = "") -> None:
+        super().__init__(message, hint=f"it answered: {answer[:400]}" if answer else None)
+        self.answer = answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A completion: its text (reasoning counts as text), why it ended, and seconds to the first token and the last."""
+
+    text: str
+    finish_reason: str
+    first_token: float
+    total: float
+
+
+class EngineClient:
+    """One engine. ``socket`` is a Unix socket that leads to it (a tunnel); without it ``url`` is called as it is."""
+
+    def __init__(self, url: str, *, socket: Path | None = None, api_key: str | None = None, timeout: float) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        transport = httpx.HTTPTransport(uds=str(socket)) if socket else httpx.HTTPTransport()
+        self._client = httpx.Client(
+            base_url=url, transport=transport, headers=headers, timeout=httpx.Timeout(timeout), trust_env=False
+        )
+
+    def models(self) -> dict[str, int | None]:
+        """Names the engine serves, with the longest request each takes (max_model_len) where it says so."""
+        body = self._json(self._send("GET", "/v1/models"))
+        return {str(model["id"]): model.get("max_model_len") for model in body.get("data", [])}
+
+    def chat(self, model: str, prompt: str, max_tokens: int) -> Answer:
+        """A chat completion in one piece. Raises EngineError unless it has text."""
+        began = time.monotonic()
+        body = self._json(self._send("POST", "/v1/chat/completions", json=_question(model, prompt, max_tokens)))
+        choice = (body.get("choices") or [{}])[0]
+        message = choice.get("message") or {}
+        text = _text(message)
+        if not text:
+            raise EngineError("a completion came back without text", answer=json.dumps(body))
+        took = time.monotonic() - began
+        return Answer(text, str(choice.get("finish_reason")), took, took)
+
+    def stream(self, model: str, prompt: str, max_tokens: int) -> Answer:
+        """A streamed chat completion. Raises EngineError unless it has text and ends with ``[DONE]``."""
+        began = time.monotonic()
+        question = {**_question(model, prompt, max_tokens), "stream": True}
+        text, reason, first, done = "", "", None, False
+        try:
+            with self._client.stream("POST", "/v1/chat/completions", json=question) as answer:
+                if answer.status_code != 200:
+                    answer.read()
+                    raise EngineError(f"a streamed completion got status {answer.status_code}", answer=answer.text)
+                for data in _events(answer.iter_lines()):
+                    if data == "[DONE]":
+                        done = True
+                        break
+                    choice = (json.loads(data).get("choices") or [{}])[0]
+                    piece = _text(choice.get("delta") or {})
+                    if piece and first is None:
+                        first = time.monotonic() - began
+                    text += piece
+                    reason = choice.get("finish_reason") or reason
+        except httpx.HTTPError as error:
+            raise EngineError(f"a streamed completion broke off: {_why(error)}") from error
+        except ValueError as error:
+            raise EngineError(f"a streamed completion is not JSON: {error}") from error
+        if not text or not done or first is None:
+            raise EngineError("a streamed completion ended without text or without [DONE]", answer=text)
+        return Answer(text, reason, first, time.monotonic() - began)
+
+    def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise EngineError(f"{method} {path} was not answered: {_why(error)}") from error
+        if answer.status_code != 200:
+            raise EngineError(f"{method} {path} got status {answer.status_code}", answer=answer.text)
+        return answer
+
+    def _json(self, answer: httpx.Response) -> dict[str, Any]:
+        try:
+            return dict(answer.json())
+        except ValueError as error:
+            raise EngineError(f"{answer.request.url.path} did not answer with JSON", answer=answer.text) from error
+
+    def __enter__(self) -> EngineClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+
+def _question(model: str, prompt: str, max_tokens: int) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}
+
+
+def _text(message: dict[str, Any]) -> str:
+    """Text of a message; a reasoning model that has only thought so far has answered too."""
+    parts = (message.get(key) for key in ("reasoning_content", "reasoning", "content"))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _events(lines: Iterator[str]) -> Iterator[str]:
+    """Data of server-sent events."""
+    for line in lines:
+        if line.startswith("data:"):
+            yield line[5:].strip()
+
+
+def _why(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__

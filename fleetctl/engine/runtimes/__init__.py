@@ -1,0 +1,1 @@
+"""One adapter per kind of engine: how its command line is made. Pure."""

@@ -1,0 +1,46 @@
+"""Command-line flags in layers: what comes later replaces what came before, flag by flag."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+_NUMBER = re.compile(r"-\d+(\.\d+)?")
+
+
+def flag_name(word: str, aliases: Mapping[str, str]) -> str:
+    """The one name of a flag, however it is spelled.
+
+    ``--max_model_len=5``, ``--no-enable-x`` and ``--compilation-config.level`` become ``--max-model-len``,
+    ``--enable-x`` and ``--compilation-config``; short spellings are looked up in ``aliases``.
+    """
+    name = word.partition("=")[0].partition(".")[0].replace("_", "-")
+    name = aliases.get(name, name)
+    return "--" + name[5:] if name.startswith("--no-") else name
+
+
+def split_flags(words: Iterable[str]) -> list[list[str]]:
+    """Words in groups: a flag and the values that follow it. Values before the first flag are a group."""
+    groups: list[list[str]] = []
+    for word in words:
+        is_flag = word.startswith("-") and word != "-" and not _NUMBER.fullmatch(word)
+        if is_flag or not groups:
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+    return groups
+
+
+def layer_flags(
+    layers: Iterable[Iterable[str]], aliases: Mapping[str, str], *, repeatable: frozenset[str] = frozenset()
+) -> list[str]:
+    """Join layers of arguments; a flag of a later layer replaces the same flag of every earlier one.
+
+    Within one layer nothing is removed, nor are flags in ``repeatable`` ever.
+    """
+    kept: list[list[str]] = []
+    for layer in layers:
+        groups = split_flags(layer)
+        names = {flag_name(group[0], aliases) for group in groups} - repeatable
+        kept = [group for group in kept if flag_name(group[0], aliases) not in names] + groups
+    return [word for group in kept for word in group]

@@ -1,0 +1,137 @@
+"""From facts to an answer: which layout is live, and what is wrong with it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, lead_of, open_move
+from fleetctl.plan.difference import PROXY_UNIT, compare, description, engine_name
+from fleetctl.render.release import Engine, Release
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """One engine of the live layout as seen: its unit on every box, and the proxy's word on it."""
+
+    id: str
+    boxes: tuple[str, ...]
+    state: str
+    server: str
+    running: int
+    queued: int
+
+
+@dataclass
+class Assessment:
+    """What ``fleetctl status`` tells."""
+
+    fleet: str
+    layout: str | None
+    generation: int | None
+    previous: int | None
+    engines: list[EngineState] = field(default_factory=list)
+    waiting: int = 0
+    available: dict[str, int] = field(default_factory=dict)
+    lock: Lock | None = None
+    unfinished: MoveFacts | None = None
+    last: MoveFacts | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def healthy(self) -> bool:
+        """Nothing is wrong and nothing was cut off."""
+        return not self.problems and self.unfinished is None
+
+
+def assess(observed: Observed, wanted_lead: str, fleet: str) -> Assessment:
+    """Compare what is seen with what the current generation says should be."""
+    lead = lead_of(observed, wanted_lead)
+    facts = observed[lead]
+    release = facts.release or Release(fleet=fleet, layout=None)
+    meta = facts.generations.get(facts.generation or 0) or {}
+    moves = sorted((move for f in observed.values() for move in f.moves), key=lambda move: move.move)
+    ended = [move for move in moves if move.end is not None]
+    found = Assessment(
+        fleet=fleet,
+        layout=release.layout,
+        generation=facts.generation,
+        previous=meta.get("previous"),
+        available={box: f.memory["available"] for box, f in observed.items()},
+        lock=facts.lock,
+        unfinished=open_move(facts),
+        last=ended[-1] if ended else None,
+    )
+    missing = sorted(set(release.boxes()) - set(observed))
+    if missing:
+        found.problems.append(f"the live layout uses boxes that fleet.yaml does not name: {', '.join(missing)}")
+        return found
+    for engine in release.engines:
+        found.engines.append(_engine(engine, release, observed))
+    if release.proxy and observed[release.proxy.box].proxy:
+        proxy = observed[release.proxy.box].proxy
+        assert proxy is not None
+        found.waiting = sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
+    found.problems += _problems(release, observed, facts.generation)
+    return found
+
+
+def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState:
+    states = []
+    for rank in engine.ranks:
+        unit = observed[rank.box].units.get(rank.unit)
+        right = unit is not None and unit.engine == engine_name(engine, rank, release.layout)
+        if unit is None or unit.load == "not-found":
+            states.append("missing")
+        elif unit.active == "active" and not right:
+            states.append("another build")
+        else:
+            states.append("loading" if unit.active == "activating" and unit.sub != "auto-restart" else unit.active)
+    proxy = observed[release.proxy.box].proxy if release.proxy else None
+    server = proxy.servers.get(f"{engine.backend}/{engine.server}") if proxy else None
+    worst = next((state for state in states if state != "active"), "active")
+    return EngineState(
+        id=engine.id,
+        boxes=tuple(rank.box for rank in engine.ranks),
+        state=worst,
+        server="unknown" if server is None else "up" if server.up else server.status,
+        running=server.running if server else 0,
+        queued=server.queued if server else 0,
+    )
+
+
+def _problems(release: Release, observed: Observed, generation: int | None) -> list[str]:
+    found: list[str] = []
+    difference = compare(release, release, observed, generation)
+    starting = {engine.id for engine in difference.start}
+    for name, facts in observed.items():
+        found += _box_problems(name, facts, release, generation)
+        box = difference.boxes[name]
+        found += [f"{name}: {unit} is not what the layout wants and runs" for unit in box.stop if unit not in box.start]
+        found += [f"{name}: left-over processes of {engine}" for engine in box.leftovers]
+        found += [f"{name}: {unit} is enabled and belongs to another layout" for unit in box.disable]
+        found += [f"{name}: {unit} would not start after a reboot" for unit in box.enable]
+        found += [f"{name}: {unit}, which was replaced, is running or enabled again" for unit in box.supersede]
+    for engine in difference.open:
+        if engine.id in starting:
+            found.append(f"{engine.id} does not run as the layout wants it")
+        else:
+            found.append(f"{engine.id} runs, but the proxy sends it no requests")
+    found += [f"the proxy sends requests to {name}, which is not of this layout" for name in difference.close]
+    if release.proxy:
+        proxy = observed[release.proxy.box].proxy
+        if proxy is None:
+            found.append(f"{release.proxy.box}: the proxy ({PROXY_UNIT}) does not run")
+        elif proxy.description != description(release.proxy):
+            found.append(f"{release.proxy.box}: the proxy does not run the configuration of this layout")
+    return found
+
+
+def _box_problems(name: str, facts: BoxFacts, release: Release, generation: int | None) -> list[str]:
+    found = [f"{name}: {path} was edited or removed" for path in facts.drift]
+    if name in release.boxes() and facts.generation != generation:
+        found.append(f"{name}: it is in generation {facts.generation}, the fleet in {generation}")
+    for unit, state in facts.units.items():
+        if unit.startswith("fleetctl-") and state.drop_ins:
+            found.append(f"{name}: {unit} is overridden by {', '.join(state.drop_ins)}")
+        if unit.startswith("fleetctl-") and state.restarts:
+            found.append(f"{name}: {unit} was restarted {state.restarts} times by systemd")
+    return found

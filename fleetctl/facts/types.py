@@ -1,0 +1,174 @@
+"""What was seen on a box, as values. Field meanings are those of ``fleetctl/onbox/facts.py``."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fleetctl.render.release import Release
+
+
+class Seen(BaseModel):
+    """Base of facts: unknown keys are ignored, so that a newer box program does not break an older client."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class UnitFacts(Seen):
+    """One systemd unit; words are systemd's. ``engine`` is the FLEETCTL_ENGINE of its main process."""
+
+    load: str
+    active: str
+    sub: str
+    enabled: str
+    fragment: str = ""
+    drop_ins: tuple[str, ...] = ()
+    pid: int = 0
+    invocation: str = ""
+    restarts: int = 0
+    result: str = ""
+    status: str = ""
+    reload: bool = False
+    triggered_by: tuple[str, ...] = ()
+    since: str = ""
+    engine: str | None = None
+
+    @property
+    def down(self) -> bool:
+        """Neither running nor about to."""
+        return self.active in ("inactive", "failed")
+
+    @property
+    def at_boot(self) -> bool:
+        """It starts when the box boots."""
+        return self.enabled in ("enabled", "enabled-runtime")
+
+
+class ProcessFacts(Seen):
+    """A process that carries FLEETCTL_ENGINE, or one that listens on a port of interest."""
+
+    pid: int
+    comm: str
+    unit: str | None = None
+    engine: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.comm or 'a process'} (pid {self.pid}, {self.unit or 'no unit'})"
+
+
+class PathFacts(Seen):
+    """A program or a weights folder."""
+
+    kind: str
+    size: int = 0
+    executable: bool = False
+
+
+class Mention(Seen):
+    """A foreign unit that names a superseded one."""
+
+    unit: str
+    names: str
+    where: str
+
+
+class ServerFacts(Seen):
+    """A server of the running HAProxy, in its own words."""
+
+    status: str
+    running: int = 0
+    queued: int = 0
+    total: int = 0
+    weight: int = 0
+    check: str = ""
+
+    @property
+    def up(self) -> bool:
+        """It takes new requests."""
+        return self.status.startswith("UP") and self.weight > 0
+
+
+class ProxyFacts(Seen):
+    """A running proxy. ``servers`` has ``BACKEND/SERVER`` keys."""
+
+    description: str
+    servers: dict[str, ServerFacts]
+
+
+class Lock(Seen):
+    """Who holds the fleet; ``age`` and ``silent`` are seconds."""
+
+    token: str
+    who: str
+    host: str
+    pid: int
+    command: str
+    age: float
+    silent: float
+
+    def __str__(self) -> str:
+        return f"{self.who} on {self.host} (pid {self.pid}) runs `{self.command}`, since {self.age:.0f} s"
+
+
+class MoveFacts(Seen):
+    """A move that this box has the journal of. ``end`` is None while it is unfinished."""
+
+    move: str
+    end: dict[str, Any] | None
+    operation: str
+    from_layout: str | None
+    to_layout: str | None
+    who: str
+    started: float
+
+
+class BoxFacts(Seen):
+    """All that one round trip tells of a box. Sizes are bytes."""
+
+    hostname: str
+    boot: str
+    time: float
+    python: str
+    memory: dict[str, int]
+    free: dict[str, int]
+    units: dict[str, UnitFacts]
+    processes: tuple[ProcessFacts, ...] = ()
+    mentions: tuple[Mention, ...] = ()
+    paths: dict[str, PathFacts] = {}
+    ports: dict[int, ProcessFacts] = {}
+    proxy: ProxyFacts | None = None
+    generation: int | None = None
+    generations: dict[int, dict[str, Any] | None] = {}
+    drift: tuple[str, ...] = ()
+    release: Release | None = None
+    superseded: dict[str, UnitFacts] = {}
+    moves: tuple[MoveFacts, ...] = ()
+    lock: Lock | None = None
+    haproxy: str | None = None
+
+    def digest(self) -> str:
+        """Changes when anything that a plan rests on changes: not with time, counters or free memory."""
+        units = sorted(
+            (name, unit.active in ("active", "activating"), unit.enabled, unit.engine)
+            for name, unit in self.units.items()
+        )
+        servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded))
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+Observed = dict[str, BoxFacts]
+"""Box → what was seen on it."""
+
+
+def lead_of(observed: Observed, wanted: str) -> str:
+    """The box that keeps journal and lock: the one with an unfinished move, else the proxy's box."""
+    unfinished = [name for name, facts in observed.items() if open_move(facts) is not None]
+    return unfinished[0] if unfinished else wanted
+
+
+def open_move(facts: BoxFacts) -> MoveFacts | None:
+    """The unfinished move of which a box keeps the journal."""
+    return next((move for move in reversed(facts.moves) if move.end is None), None)

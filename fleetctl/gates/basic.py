@@ -1,0 +1,54 @@
+"""Gates that every engine passes before it gets traffic: right model and context, and real completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from fleetctl.engine.client import EngineClient, EngineError
+from fleetctl.render.release import Engine
+from fleetctl.spec.fleet import Gates
+
+
+def right_model(engine: Engine, client: EngineClient) -> dict[str, Any]:
+    """The engine serves the names and the context length that the release says."""
+    served = client.models()
+    missing = [name for name in engine.served_as if name not in served]
+    if missing:
+        raise EngineError(f"it does not serve {', '.join(missing)} but {', '.join(served) or 'nothing'}")
+    context = served[engine.served_as[0]]
+    if context is not None and context != engine.context:
+        raise EngineError(f"its context is {context} tokens and has to be {engine.context}")
+    return {"served": sorted(served), "context": context}
+
+
+def completion(engine: Engine, client: EngineClient, gates: Gates) -> dict[str, Any]:
+    """A chat completion in one piece and a streamed one, at the same time; both have to bring text."""
+    asked = gates.completion
+    model = engine.served_as[0]
+    with ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(client.chat, model, asked.prompt, asked.max_tokens)
+        streamed = pool.submit(client.stream, model, asked.prompt, asked.max_tokens)
+        return {
+            "completion_s": round(whole.result().total, 3),
+            "first_token_s": round(streamed.result().first_token, 3),
+        }
+
+
+def pass_gates(engine: Engine, gates: Gates, socket: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run every gate against an engine reached through a tunnel. Raises EngineError naming the gate that failed."""
+    checks: dict[str, Callable[[EngineClient], dict[str, Any]]] = {
+        "model": lambda client: right_model(engine, client),
+        "completion": lambda client: completion(engine, client, gates),
+    }
+    results: dict[str, Any] = {}
+    with EngineClient(engine.url, socket=socket, timeout=gates.completion.within) as client:
+        for name, check in checks.items():
+            say(f"gate {name}")
+            try:
+                results[name] = check(client)
+            except EngineError as error:
+                raise EngineError(f"{engine.id} failed the gate {name}: {error.message}", answer=error.answer) from error
+    return results

@@ -1,0 +1,163 @@
+"""All that a command wants to know of a box, in one round trip."""
+
+import os
+import platform
+import shutil
+import socket
+import time
+from typing import Any, Dict, List, Optional
+
+from fleetctl.onbox import haproxy, state, units, waits
+from fleetctl.onbox.main import Call, op
+
+PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+
+
+def owner_of(inodes: List[int]) -> Optional[Dict[str, Any]]:
+    """The process that has one of the sockets open."""
+    wanted = {"socket:[%d]" % inode for inode in inodes}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            for descriptor in os.listdir("/proc/%s/fd" % name):
+                if os.readlink("/proc/%s/fd/%s" % (name, descriptor)) in wanted:
+                    pid = int(name)
+                    return {
+                        "pid": pid,
+                        "comm": units.comm_of(pid),
+                        "unit": units.unit_of(pid),
+                        "engine": units.environment_of(pid).get("FLEETCTL_ENGINE"),
+                    }
+        except OSError:
+            continue
+    return None
+
+
+def port_owners(ports: List[int]) -> Dict[str, Dict[str, Any]]:
+    """Port → the process that listens on it, for those that are taken."""
+    owners = {}
+    for port in ports:
+        inodes = waits.listening(port)
+        if inodes:
+            owners[str(port)] = owner_of(inodes) or {"pid": 0, "comm": "", "unit": None, "engine": None}
+    return owners
+
+
+def folder_size(path: str) -> int:
+    """Bytes of the weight files in a folder; of all files when none has a known ending."""
+    sizes = [(entry.name, entry.stat().st_size) for entry in os.scandir(path) if entry.is_file()]
+    weights = [size for name, size in sizes if name.endswith((".safetensors", ".bin", ".gguf", ".pt"))]
+    return sum(weights) if weights else sum(size for _, size in sizes)
+
+
+def path_facts(path: str) -> Dict[str, Any]:
+    """Whether something is there, what, and how large."""
+    if os.path.isdir(path):
+        return {"kind": "folder", "size": folder_size(path)}
+    if os.path.exists(path):
+        return {"kind": "file", "size": os.path.getsize(path), "executable": os.access(path, os.X_OK)}
+    return {"kind": "missing", "size": 0}
+
+
+def free_space(path: str) -> int:
+    """Bytes free for root on the file system that a path will be on."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return shutil.disk_usage(path).free
+
+
+def mentions(names: List[str], ours: List[str]) -> List[Dict[str, str]]:
+    """Foreign unit files that name one of the units: supervisors that may start or stop it behind our back."""
+    found = []
+    for folder in ("/etc/systemd/system", "/run/systemd/system"):
+        try:
+            files = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for name in files:
+            path = os.path.join(folder, name)
+            if name in names or name in ours or name.startswith("fleetctl-") or not os.path.isfile(path):
+                continue
+            for source in [path, *_programs(path)]:
+                text = _small_text(source)
+                for unit in names:
+                    stem = unit[: -len(".service")] if unit.endswith(".service") else unit
+                    if any(stem in line for line in text.splitlines() if "systemctl" in line or source == path):
+                        found.append({"unit": name, "names": unit, "where": source})
+    return found
+
+
+def _programs(path: str) -> List[str]:
+    words = [
+        word.lstrip("-@:+!")
+        for line in _small_text(path).splitlines()
+        if line.startswith("Exec") and "=" in line
+        for word in line.split("=", 1)[1].split()
+    ]
+    return [word for word in words if word.startswith("/") and os.path.isfile(word)]
+
+
+def _small_text(path: str) -> str:
+    try:
+        if os.path.getsize(path) > 65536:
+            return ""
+        with open(path, "rb") as source:
+            return source.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def boot_of() -> str:
+    """Changes with every boot: the kernel's boot id, and when PID 1 began (boxes that share a kernel share the id)."""
+    with open("/proc/sys/kernel/random/boot_id") as source:
+        boot = source.read().strip()
+    with open("/proc/1/stat") as source:
+        return "%s-%s" % (boot, source.read().rsplit(")", 1)[1].split()[19])
+
+
+@op("boot")
+def boot(call: Call) -> str:
+    """Which boot this box is in."""
+    return boot_of()
+
+
+@op("facts")
+def facts(
+    call: Call,
+    foreign: List[str],
+    paths: List[str],
+    ports: List[int],
+    socket_path: str,
+) -> Dict[str, Any]:
+    """Facts of this box. ``foreign``: superseded units; ``paths``: programs and weights."""
+    ours = units.installed_units()
+    current = state.current_generation()
+    numbers = state.generation_numbers()
+    generations = {str(number): state.read_json(state.generation_folder(number) + "/meta.json") for number in numbers}
+    known = state.read_json(state.SUPERSEDED) or {}
+    meta = generations.get(str(current)) or {}
+    foreign = sorted({*foreign, *known, *meta.get("superseded", [])})
+    memory = waits.meminfo()
+    return {
+        "hostname": socket.gethostname(),
+        "boot": boot_of(),
+        "time": time.time(),
+        "python": platform.python_version(),
+        "memory": {"total": memory["MemTotal"], "available": memory["MemAvailable"]},
+        "free": {path: free_space(path) for path in ("/etc/fleetctl", "/var/lib/fleetctl")},
+        "units": units.states(call, sorted({*ours, *foreign})),
+        "processes": units.engine_processes(),
+        "mentions": mentions(foreign, ours) if foreign else [],
+        "paths": {path: path_facts(path) for path in paths},
+        "ports": port_owners(ports),
+        "proxy": haproxy.look(socket_path),
+        "generation": current,
+        "generations": generations,
+        "drift": state.drift(current),
+        "release": None if current is None else state.read_json(state.generation_folder(current) + "/release.json"),
+        "superseded": known,
+        "moves": state.moves(),
+        "lock": state.lock_state(),
+        "haproxy": shutil.which("haproxy", path=PROGRAMS),
+    }

@@ -1,0 +1,155 @@
+"""Release against facts, through a playbook: the Plan. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from fleetctl.errors import RefusedError
+from fleetctl.facts.types import Observed
+from fleetctl.plan.difference import Difference, compare
+from fleetctl.plan.expand import STEPS, Draft, Move, place
+from fleetctl.plan.playbook import Playbook
+from fleetctl.plan.refusals import refusals, warnings
+from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Stage
+from fleetctl.render.release import File, Release
+from fleetctl.spec.units import seconds
+
+
+def build_plan(
+    *,
+    source: Release,
+    target: Release,
+    observed: Observed,
+    questions: dict[str, dict[str, Any]],
+    playbook: Playbook,
+    operation: str,
+    lead: str,
+    move: str,
+    generation: int | None,
+    previous: int | None,
+) -> Plan:
+    """The plan that brings the fleet, seen as ``observed``, from ``source`` to ``target``.
+
+    ``generation`` is the number under which the target is kept on the boxes (None: nothing of fleetctl stays) and
+    ``previous`` the one a rollback from there returns to. Raises RefusedError with every reason at once.
+    """
+    difference = compare(source, target, observed, generation)
+    reasons = refusals(source, target, observed, difference)
+    if reasons:
+        raise RefusedError("the move is refused; nothing was changed:\n" + "\n".join(f"- {r}" for r in reasons))
+    steps = (
+        () if difference.nothing() else _steps(playbook, Move(source, target, observed, difference, generation, lead))
+    )
+    return Plan(
+        move=move,
+        fleet=target.fleet,
+        operation=operation,
+        playbook=playbook.name,
+        from_layout=source.layout,
+        from_generation=observed[lead].generation,
+        to_layout=target.layout,
+        generation=generation,
+        previous=previous,
+        lead=lead,
+        boxes=tuple(observed),
+        source=source,
+        release=target,
+        stages=tuple(Stage(name=stage.stage, summary=stage.summary) for stage in playbook.stages),
+        steps=steps,
+        diffs=_diffs(source, target, difference),
+        budgets=target.budgets,
+        gap=_gap(difference, observed),
+        warnings=tuple(warnings(source, target, observed, difference)),
+        questions=questions,
+        observed={box: facts.digest() for box, facts in observed.items()},
+    )
+
+
+def _steps(playbook: Playbook, move: Move) -> tuple[PlannedStep, ...]:
+    """Steps in the order of the playbook, each after those before it on the same lanes.
+
+    A stage without ``flow`` waits for everything before it; with it, only for what happened on its own lanes.
+    """
+    steps: list[PlannedStep] = []
+    last: dict[str, set[str]] = {}
+    for stage in playbook.stages:
+        barrier = set() if stage.flow else _ends(steps)
+        if not stage.flow:
+            last = {}
+        for use in stage.steps:
+            now: dict[str, set[str]] = {}
+            for draft in _drafts(use.step, use.params, move):
+                after = set(barrier).union(*(last.get(lane, set()) for lane in draft.lanes))
+                step = place(stage.stage, use.step, draft, after)
+                steps.append(step)
+                for lane in draft.lanes:
+                    now.setdefault(lane, set()).add(step.id)
+            last.update(now)
+    return tuple(steps)
+
+
+def _drafts(kind: str, params: Mapping[str, object], move: Move) -> list[Draft]:
+    return list(STEPS[kind](move, **params))
+
+
+def _ends(steps: list[PlannedStep]) -> set[str]:
+    """Steps that no other waits for yet: together they imply all that came before."""
+    waited_for = {before for step in steps for before in step.after}
+    return {step.id for step in steps} - waited_for
+
+
+def _diffs(source: Release, target: Release, difference: Difference) -> tuple[FileDiff, ...]:
+    found = []
+    for name, box in difference.boxes.items():
+        before = {file.path: file for file in source.files.get(name, ())}
+        after = {file.path: file for file in target.files.get(name, ())}
+        for path in sorted({*box.install, *box.remove}):
+            old = before.get(path)
+            new = after.get(path) if path in box.install else None
+            change = "removed" if new is None else "new" if old is None else "changed"
+            found.append(FileDiff(box=name, path=path, change=change, diff=_unified(path, old, new)))
+    return tuple(found)
+
+
+def _unified(path: str, old: File | None, new: File | None) -> str:
+    return "\n".join(
+        difflib.unified_diff(
+            old.content.splitlines() if old else [],
+            new.content.splitlines() if new else [],
+            "/dev/null" if old is None else path,
+            "/dev/null" if new is None else path,
+            lineterm="",
+        )
+    )
+
+
+def _gap(difference: Difference, observed: Observed) -> Gap:
+    if not difference.start:
+        return Gap(expected=0.0, why="no engine stops")
+    stopping = any(box.stop or box.supersede for box in difference.boxes.values())
+    if not stopping:
+        return Gap(expected=None, why="no engine of the fleet is up before the move")
+    loads = [_measured_load(engine.id, observed) for engine in difference.start]
+    known = [load for load in loads if load is not None]
+    if not known:
+        limit = min(engine.load_limit for engine in difference.start)
+        return Gap(
+            expected=None,
+            why=f"as long as the first engine takes to stop and load; not measured here yet (limit {seconds(limit)})",
+        )
+    fastest = min(known)
+    return Gap(
+        expected=fastest,
+        why=f"the old engines stop before the new ones fit; loading took {seconds(fastest)} last time",
+    )
+
+
+def _measured_load(engine: str, observed: Observed) -> float | None:
+    for facts in observed.values():
+        for move in reversed(facts.moves):
+            load = ((move.end or {}).get("loads") or {}).get(engine)
+            if load is not None:
+                return float(load)
+    return None

@@ -1,0 +1,222 @@
+"""What separates the fleet as seen from a release: pure comparison, box by box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
+from fleetctl.render.proxy import proxy_files
+from fleetctl.render.release import Engine, ProxyConfig, Rank, Release, Server
+
+UNIT_FOLDER = "/etc/systemd/system/"
+
+
+def engine_name(engine: Engine, rank: Rank, layout: str | None) -> str:
+    """The value of FLEETCTL_ENGINE in a process of this engine's build."""
+    return f"{layout}/{engine.model}@{rank.digest[:12]}"
+
+
+@dataclass
+class BoxDifference:
+    """What one box lacks. Units map to the unit file's rank where one is known."""
+
+    box: str
+    stop: dict[str, UnitFacts] = field(default_factory=dict)
+    start: dict[str, tuple[Engine, Rank]] = field(default_factory=dict)
+    leftovers: list[str] = field(default_factory=list)
+    supersede: list[str] = field(default_factory=list)
+    give_back: list[str] = field(default_factory=list)
+    at_boot: list[str] = field(default_factory=list)
+    enable: list[str] = field(default_factory=list)
+    disable: list[str] = field(default_factory=list)
+    install: list[str] = field(default_factory=list)
+    remove: list[str] = field(default_factory=list)
+    generation: bool = False
+
+
+@dataclass
+class Difference:
+    """What the whole fleet lacks."""
+
+    boxes: dict[str, BoxDifference]
+    start: list[Engine]
+    prove: list[Engine]
+    open: list[Engine]
+    close: list[str]
+    load: ProxyConfig | None
+    settle_proxy: bool
+
+    def nothing(self) -> bool:
+        """The fleet is as the release wants it."""
+        return not (self.start or self.open or self.close or self.load or self.settle_proxy) and not any(
+            box.stop
+            or box.supersede
+            or box.give_back
+            or box.enable
+            or box.disable
+            or box.install
+            or box.remove
+            or box.leftovers
+            or box.generation
+            for box in self.boxes.values()
+        )
+
+
+def is_engine_unit(unit: str, release: Release) -> bool:
+    """A unit of fleetctl's own that runs an engine (and not the proxy)."""
+    return unit.startswith("fleetctl-") and not (release.proxy and unit == release.proxy.unit) and unit != PROXY_UNIT
+
+
+PROXY_UNIT = ProxyConfig.model_fields["unit"].default
+
+
+def compare(source: Release, target: Release, observed: Observed, generation: int | None) -> Difference:
+    """What has to change so that the fleet, seen as ``observed``, is in ``target`` (kept as ``generation``)."""
+    restart = _engines_to_start(target, observed)
+    boxes = {name: _compare_box(facts, name, source, target, restart, generation) for name, facts in observed.items()}
+    proxy_facts = observed[target.proxy.box].proxy if target.proxy else None
+    running = proxy_facts.servers if proxy_facts else {}
+    wanted = {f"{engine.backend}/{engine.server}": engine for engine in target.engines}
+    starting = {engine.id for engine in restart}
+    closed = [
+        name
+        for name, server in sorted(running.items())
+        if server.up and (name not in wanted or wanted[name].id in starting) and not name.endswith("/BACKEND")
+    ]
+    opened = [
+        engine
+        for name, engine in wanted.items()
+        if engine.id in starting or name not in running or not running[name].up
+    ]
+    load = _transition(source, target, observed)
+    settle = target.proxy is not None and _proxy_unsettled(target, observed, boxes[target.proxy.box])
+    return Difference(
+        boxes=boxes,
+        start=restart,
+        prove=opened,
+        open=opened,
+        close=closed,
+        load=load,
+        settle_proxy=settle or load is not None or _proxy_to_leave(target, observed),
+    )
+
+
+def _engines_to_start(target: Release, observed: Observed) -> list[Engine]:
+    """Engines of which some rank does not run the right build. A split starts as a whole."""
+
+    def right(engine: Engine, rank: Rank) -> bool:
+        unit = observed[rank.box].units.get(rank.unit)
+        if unit is None or unit.active not in ("active", "activating") or unit.sub == "auto-restart":
+            return False
+        return unit.engine == engine_name(engine, rank, target.layout)
+
+    return [engine for engine in target.engines if not all(right(engine, rank) for rank in engine.ranks)]
+
+
+def _compare_box(
+    facts: BoxFacts,
+    box: str,
+    source: Release,
+    target: Release,
+    restart: list[Engine],
+    generation: int | None,
+) -> BoxDifference:
+    starting = {engine.id for engine in restart}
+    wanted = {rank.unit: (engine, rank) for engine, rank in target.ranks_on(box)}
+    start = {unit: pair for unit, pair in wanted.items() if pair[0].id in starting}
+    ours = {unit: state for unit, state in facts.units.items() if is_engine_unit(unit, target)}
+    stop = {
+        unit: state
+        for unit, state in ours.items()
+        if (state.active not in ("inactive",) and (unit not in wanted or unit in start))
+    }
+    kept = {state.engine for unit, state in ours.items() if unit in wanted and unit not in start}
+    leftovers = sorted({p.engine for p in facts.processes if p.engine and p.engine not in kept})
+    proxy_here = {target.proxy.unit} if target.proxy and target.proxy.box == box else set()
+    at_boot = set(wanted) | proxy_here
+    superseded = target.superseded.get(box, ())
+    source_paths = {file.path for file in source.files.get(box, ())}
+    target_paths = {file.path for file in target.files.get(box, ())}
+    stray = {UNIT_FOLDER + unit for unit in facts.units if unit.startswith("fleetctl-")}
+    return BoxDifference(
+        box=box,
+        stop=stop,
+        start=start,
+        leftovers=leftovers,
+        supersede=[
+            unit
+            for unit in superseded
+            if (state := facts.units.get(unit)) and state.load != "not-found" and (not state.down or state.at_boot)
+        ],
+        give_back=[unit for unit in facts.superseded if unit not in superseded],
+        at_boot=sorted(at_boot),
+        enable=sorted(u for u in at_boot if not (facts.units.get(u) and facts.units[u].at_boot)),
+        disable=sorted(
+            u for u, s in facts.units.items() if u.startswith("fleetctl-") and u not in at_boot and s.at_boot
+        ),
+        install=_files_to_install(facts, box, source, target),
+        remove=sorted((source_paths | stray) - target_paths),
+        generation=facts.generation != generation,
+    )
+
+
+def _files_to_install(facts: BoxFacts, box: str, source: Release, target: Release) -> list[str]:
+    before = {file.path: file for file in source.files.get(box, ())} if facts.release else {}
+    mine = {file.path: file for file in facts.release.files.get(box, ())} if facts.release else before
+    return [file.path for file in target.files.get(box, ()) if mine.get(file.path) != file or file.path in facts.drift]
+
+
+def merged_proxy(source: ProxyConfig | None, target: ProxyConfig) -> ProxyConfig:
+    """The proxy during a move: settings of the target, servers of both, those of the source layout enabled."""
+    if source is None or source.box != target.box:
+        return target.model_copy(update={"layout": None})
+    backends = {backend.name: backend for backend in target.backends}
+    for old in source.backends:
+        new = backends.get(old.name)
+        if new is None:
+            backends[old.name] = old
+            continue
+        known = {server.name for server in new.servers}
+        extra = tuple(server for server in old.servers if server.name not in known)
+        moved = {server.name: server for server in old.servers if server.layout == source.layout}
+        servers = tuple(_as_it_runs(server, moved) for server in new.servers)
+        backends[old.name] = new.model_copy(update={"servers": servers + extra})
+    return target.model_copy(update={"layout": source.layout, "backends": tuple(backends.values())})
+
+
+def _as_it_runs(server: Server, running: dict[str, Server]) -> Server:
+    """A server whose engine runs elsewhere until the switch keeps the address that it has now."""
+    return running.get(server.name, server)
+
+
+def _transition(source: Release, target: Release, observed: Observed) -> ProxyConfig | None:
+    """The configuration to load before the move, or None when the running one will do."""
+    if target.proxy is None:
+        return None
+    running = observed[target.proxy.box].proxy
+    during = merged_proxy(source.proxy, target.proxy)
+    if running is not None and running.description == description(during):
+        return None
+    return during
+
+
+def description(config: ProxyConfig) -> str:
+    """What ``show info`` says of a proxy that runs this configuration."""
+    return f"fleetctl {config.fingerprint()}"
+
+
+def _proxy_unsettled(target: Release, observed: Observed, box: BoxDifference) -> bool:
+    assert target.proxy is not None
+    running = observed[target.proxy.box].proxy
+    paths = {file.path for file in proxy_files(target.proxy)}
+    return running is None or running.description != description(target.proxy) or bool(paths & set(box.install))
+
+
+def _proxy_to_leave(target: Release, observed: Observed) -> bool:
+    """A proxy of ours runs (or would at boot) on a box where the target has none."""
+    return any(
+        not (target.proxy and target.proxy.box == name)
+        and (unit := facts.units.get(PROXY_UNIT)) is not None
+        and (not unit.down or unit.at_boot)
+        for name, facts in observed.items()
+    )

@@ -1,0 +1,326 @@
+"""From a step's name in a playbook to the planned steps of a move: one function per name, all pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fleetctl.facts.types import Observed
+from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, Difference, description, engine_name
+from fleetctl.plan.types import PlannedStep
+from fleetctl.render.release import Engine, Release
+from fleetctl.spec.units import gib, parse_duration, seconds
+
+PROXY_LANE = "proxy:"
+PROXY_FOLDER = "/etc/fleetctl/proxy/"
+
+
+@dataclass(frozen=True)
+class Move:
+    """What the expansion works from."""
+
+    source: Release
+    target: Release
+    observed: Observed
+    difference: Difference
+    generation: int | None
+    lead: str
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A step before its place among the others is known. ``lanes`` are the boxes (or the proxy) it is about."""
+
+    box: str
+    target: str
+    summary: str
+    lanes: frozenset[str]
+    params: dict[str, Any]
+
+
+def _on(box: str, summary: str, **params: Any) -> Draft:
+    return Draft(box, box, summary, frozenset({box}), params)
+
+
+def _engine(engine: Engine, summary: str, **params: Any) -> Draft:
+    lanes = frozenset(rank.box for rank in engine.ranks)
+    return Draft(engine.head.box, engine.id, summary, lanes, {"engine": engine.id, **params})
+
+
+def _preflight(move: Move) -> Iterable[Draft]:
+    for box in move.difference.boxes:
+        yield _on(box, f"{box} is still as the plan saw it", digest=move.observed[box].digest())
+
+
+def _stage_release(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.generation and move.generation is not None:
+            count = len(move.target.files.get(name, ()))
+            yield _on(
+                name,
+                f"keep generation {move.generation} on {name} ({count} files)",
+                generation=move.generation,
+            )
+
+
+def _verify_release(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        units = [path for path in box.install if path.startswith(UNIT_FOLDER)]
+        if box.install:
+            config = next((path for path in box.install if path.endswith("/haproxy.cfg")), None)
+            yield _on(
+                name,
+                f"systemd and HAProxy accept the files for {name}",
+                generation=move.generation,
+                units=units,
+                config=config,
+            )
+
+
+def _load_proxy(move: Move) -> Iterable[Draft]:
+    config = move.difference.load
+    if config is not None:
+        running = move.observed[config.box].proxy is not None
+        word = "reload" if running else "start"
+        yield Draft(
+            config.box,
+            "proxy",
+            f"{word} the proxy with the servers of both layouts",
+            frozenset({config.box}),
+            {"config": config.model_dump(mode="json"), "description": description(config)},
+        )
+
+
+def _hold(move: Move) -> Iterable[Draft]:
+    proxy = move.target.proxy or move.source.proxy
+    if proxy and move.difference.close:
+        names = move.difference.close
+        yield Draft(
+            proxy.box,
+            "proxy",
+            f"hold new requests: drain {', '.join(names)}",
+            frozenset({PROXY_LANE}),
+            {"servers": names},
+        )
+
+
+def _drain(move: Move) -> Iterable[Draft]:
+    proxy = move.target.proxy or move.source.proxy
+    if proxy and move.difference.close:
+        yield Draft(
+            proxy.box,
+            "proxy",
+            f"running requests finish (at most {seconds(proxy.drain)})",
+            frozenset({PROXY_LANE}),
+            {"servers": move.difference.close, "limit": proxy.drain},
+        )
+
+
+def _supersede(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.supersede:
+            yield _on(name, f"systemctl disable --now {' '.join(box.supersede)}", units=box.supersede)
+
+
+def _stop_engine(move: Move) -> Iterable[Draft]:
+    limits = {rank.unit: e.stop_limit for e in move.source.engines for rank in e.ranks}
+    for name, box in move.difference.boxes.items():
+        for unit, state in sorted(box.stop.items()):
+            yield Draft(
+                name,
+                f"{name}/{unit}",
+                f"stop {unit} on {name}",
+                frozenset({name}),
+                {"unit": unit, "engine": state.engine, "limit": limits.get(unit, 60.0)},
+            )
+
+
+def _await_free(move: Move, limit: Any = 300.0) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        gone = sorted({s.engine for s in box.stop.values() if s.engine} | set(box.leftovers))
+        if not (gone or box.supersede or box.start):
+            continue
+        ports = sorted({engine.port for engine, rank in box.start.values() if rank.rank == 0})
+        budget = next((b for b in move.target.budgets if b.box == name), None)
+        need = int(budget.share * budget.memory) if budget and box.start else 0
+        yield _on(
+            name,
+            f"wait until {name} is free" + (f" ({gib(need)} wanted)" if need else ""),
+            engines=gone,
+            next=[engine_name(engine, rank, move.target.layout) for engine, rank in box.start.values()],
+            ports=ports,
+            need=need,
+            limit=parse_duration(limit),
+        )
+
+
+def _proxy_paths(paths: Iterable[str], unit: str) -> list[str]:
+    return [path for path in paths if path.startswith(PROXY_FOLDER) or path == UNIT_FOLDER + unit]
+
+
+def _install_files(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        proxy = _proxy_paths(box.install, PROXY_UNIT)
+        install = [path for path in box.install if path not in proxy]
+        if install:
+            yield _on(
+                name,
+                f"install {_count(install, 'file')} on {name}, daemon-reload",
+                generation=move.generation,
+                install=install,
+            )
+
+
+def _remove_files(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        proxy = _proxy_paths(box.remove, PROXY_UNIT)
+        remove = [path for path in box.remove if path not in proxy]
+        if remove:
+            yield _on(name, f"remove {_count(remove, 'file')} of the old layout on {name}", remove=remove)
+
+
+def _count(things: list[str], word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+
+
+def _start_engine(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        for unit, (engine, rank) in sorted(box.start.items()):
+            yield Draft(
+                name,
+                f"{name}/{unit}",
+                f"start {unit} on {name}",
+                frozenset({name}),
+                {
+                    "unit": unit,
+                    "engine": engine_name(engine, rank, move.target.layout),
+                    "limit": engine.stop_limit,
+                },
+            )
+
+
+def _restore_superseded(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.give_back:
+            yield _on(name, f"give {', '.join(box.give_back)} on {name} back its state", units=box.give_back)
+
+
+def _await_ready(move: Move) -> Iterable[Draft]:
+    layout = move.target.layout
+    for engine in move.difference.prove:
+        ranks = [
+            {"box": rank.box, "unit": rank.unit, "engine": engine_name(engine, rank, layout)} for rank in engine.ranks
+        ]
+        yield _engine(
+            engine,
+            f"{engine.id} gets ready (at most {seconds(engine.load_limit)})",
+            ranks=ranks,
+            url=engine.url + "/health",
+            limit=engine.load_limit,
+        )
+
+
+def _gate(move: Move) -> Iterable[Draft]:
+    for engine in move.difference.prove:
+        yield _engine(engine, f"{engine.id} answers: model, context, completion, stream")
+
+
+def _open(move: Move) -> Iterable[Draft]:
+    proxy = move.target.proxy
+    if proxy is None:
+        return
+    for engine in move.difference.open:
+        lanes = frozenset(rank.box for rank in engine.ranks)
+        name = f"{engine.backend}/{engine.server}"
+        yield Draft(
+            proxy.box,
+            engine.id,
+            f"the proxy sends requests to {name}",
+            lanes,
+            {"server": name, "address": engine.address, "port": engine.port, "maxconn": engine.concurrency},
+        )
+
+
+def _recheck_superseded(move: Move) -> Iterable[Draft]:
+    for name in move.difference.boxes:
+        units = move.target.superseded.get(name, ())
+        if units:
+            yield _on(name, f"replaced units stayed away on {name}", units=list(units))
+
+
+def _enable_units(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.enable or box.disable:
+            starts = sorted(unit for unit in box.at_boot)
+            yield _on(
+                name,
+                f"a reboot of {name} starts {', '.join(starts) or 'nothing of fleetctl'}",
+                enable=box.enable,
+                disable=box.disable,
+            )
+
+
+def _settle_proxy(move: Move) -> Iterable[Draft]:
+    if not move.difference.settle_proxy:
+        return
+    proxy = move.target.proxy
+    for name, box in move.difference.boxes.items():
+        gone = _proxy_paths(box.remove, PROXY_UNIT)
+        if proxy is not None and proxy.box == name:
+            paths = _proxy_paths((file.path for file in move.target.files.get(name, ())), PROXY_UNIT)
+            yield Draft(
+                name,
+                "proxy",
+                f"the proxy comes back with {move.target.layout} after a reboot",
+                frozenset({name}),
+                {"generation": move.generation, "install": paths, "description": description(proxy)},
+            )
+        elif gone:
+            yield Draft(name, "proxy", f"stop and remove the proxy on {name}", frozenset({name}), {"remove": gone})
+
+
+def _make_current(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.generation:
+            word = f"generation {move.generation}" if move.generation is not None else "no generation"
+            yield _on(name, f"{word} is current on {name}", generation=move.generation)
+
+
+STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
+    "preflight": _preflight,
+    "stage_release": _stage_release,
+    "verify_release": _verify_release,
+    "load_proxy": _load_proxy,
+    "hold": _hold,
+    "drain": _drain,
+    "supersede": _supersede,
+    "stop_engine": _stop_engine,
+    "await_free": _await_free,
+    "install_files": _install_files,
+    "start_engine": _start_engine,
+    "restore_superseded": _restore_superseded,
+    "await_ready": _await_ready,
+    "gate": _gate,
+    "open": _open,
+    "recheck_superseded": _recheck_superseded,
+    "enable_units": _enable_units,
+    "remove_files": _remove_files,
+    "settle_proxy": _settle_proxy,
+    "make_current": _make_current,
+}
+"""Every step that a playbook can use."""
+
+
+def place(stage: str, kind: str, draft: Draft, after: Iterable[str]) -> PlannedStep:
+    """The draft as a step of a plan."""
+    return PlannedStep(
+        id=f"{stage}.{kind}.{draft.target}",
+        kind=kind,
+        stage=stage,
+        box=draft.box,
+        target=draft.target,
+        params=draft.params,
+        summary=draft.summary,
+        after=tuple(sorted(set(after))),
+    )

@@ -1,0 +1,115 @@
+"""Why a move cannot be carried out as things are, and what an operator should know before it: pure checks of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fleetctl.facts.types import BoxFacts, Observed
+from fleetctl.plan.difference import Difference
+from fleetctl.render.release import Release
+from fleetctl.spec.units import gib
+
+ROOM = 16 * 1024**2  # bytes that /etc/fleetctl and /var/lib/fleetctl need at most for one more generation and journal
+
+
+def refusals(source: Release, target: Release, observed: Observed, difference: Difference) -> list[str]:
+    """Everything that stands in the way, one sentence each, with the box and what to do."""
+    return [
+        *_memory(target, observed),
+        *_programs(target, observed, difference),
+        *_ports(target, observed, difference),
+        *_clashes(target, observed, difference),
+        *_room(observed),
+    ]
+
+
+def _memory(target: Release, observed: Observed) -> Iterable[str]:
+    for budget in target.budgets:
+        total = observed[budget.box].memory["total"]
+        if budget.memory > total:
+            yield (
+                f"{budget.box}: fleet.yaml says memory {gib(budget.memory)}, the box has {gib(total)}: "
+                f"write memory: {total // 2**20}MiB"
+            )
+
+
+def _programs(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
+    for engine in difference.start:
+        for rank in engine.ranks:
+            paths = observed[rank.box].paths
+            binary = paths.get(engine.binary or "")
+            if binary is not None and not (binary.kind == "file" and binary.executable):
+                yield f"{rank.box}: {engine.binary} is not a program there: check launch: of model {engine.model}"
+            weights = paths.get(engine.weights)
+            if weights is not None and weights.kind == "missing":
+                yield f"{rank.box}: the weights {engine.weights} of model {engine.model} are not there"
+    if target.proxy and observed[target.proxy.box].haproxy is None:
+        yield f"{target.proxy.box}: HAProxy is not installed: apt-get install haproxy"
+
+
+def _ours(facts: BoxFacts, unit: str | None) -> bool:
+    return unit is not None and (unit.startswith("fleetctl-") or unit in facts.units)
+
+
+def _ports(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
+    wanted: dict[str, dict[int, str]] = {name: {} for name in observed}
+    for engine in difference.start:
+        wanted[engine.head.box][engine.port] = f"engine {engine.id}"
+        if engine.master_port:
+            wanted[engine.head.box][engine.master_port] = f"the rendezvous of {engine.id}"
+    if target.proxy:
+        wanted[target.proxy.box][target.proxy.port] = "the proxy"
+    for box, ports in wanted.items():
+        for port, purpose in sorted(ports.items()):
+            owner = observed[box].ports.get(port)
+            if owner is not None and owner.engine is None and not _ours(observed[box], owner.unit):
+                yield (
+                    f"{box}: port {port} for {purpose} is taken by {owner}: stop it, list its unit "
+                    "under superseded:, or give another port"
+                )
+
+
+def _clashes(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
+    for box, facts in observed.items():
+        known = {
+            str(path).rsplit("/", 1)[1] for meta in facts.generations.values() for path in (meta or {}).get("paths", ())
+        }
+        for _engine, rank in target.ranks_on(box):
+            unit = facts.units.get(rank.unit)
+            if unit and unit.fragment and rank.unit not in known:
+                yield (
+                    f"{box}: there is a unit {rank.unit} ({unit.fragment}) that fleetctl did not write: "
+                    "rename the layout or the model, or remove that file"
+                )
+
+
+def _room(observed: Observed) -> Iterable[str]:
+    for box, facts in observed.items():
+        for path, free in sorted(facts.free.items()):
+            if free < ROOM:
+                yield f"{box}: no space left on the disk of {path} ({free // 1024} KiB free, {ROOM // 2**20} MiB wanted)"
+
+
+def warnings(source: Release, target: Release, observed: Observed, difference: Difference) -> list[str]:
+    """What does not stop the move but should be known."""
+    found = []
+    for box, facts in observed.items():
+        for mention in facts.mentions:
+            found.append(
+                f"{box}: {mention.unit} names {mention.names} (in {mention.where}): if it starts or restarts it, "
+                f"list it under superseded: too"
+            )
+        for path in facts.drift:
+            found.append(f"{box}: {path} was edited or removed since it was put there; the move replaces it")
+        for unit, state in facts.units.items():
+            if state.drop_ins and unit.startswith("fleetctl-"):
+                found.append(f"{box}: {unit} is overridden by {', '.join(state.drop_ins)}")
+    generations = {facts.generation for facts in observed.values()}
+    if len(generations) > 1:
+        told = ", ".join(f"{box} {facts.generation}" for box, facts in observed.items())
+        found.append(f"the boxes are not in the same generation ({told}); the move brings them together")
+    if source.proxy and target.proxy and source.proxy.box != target.proxy.box:
+        found.append(
+            f"the proxy moves from {source.proxy.box} to {target.proxy.box}: requests to the old address are not held"
+        )
+    return found

@@ -1,0 +1,188 @@
+"""Several boxes at once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from fleetctl.errors import FleetError
+from fleetctl.remote.connection import BoxConnection, connect
+from fleetctl.remote.errors import SeveralBoxesError
+from fleetctl.spec.fleet import Fleet
+
+Result = TypeVar("Result")
+Thing = TypeVar("Thing")
+
+GIVE_UP = 5.0  # seconds that calls get to end after Ctrl-C
+
+
+class Boxes(Mapping[str, BoxConnection]):
+    """Connections by the name of the box, in the order of fleet.yaml."""
+
+    def __init__(self, connections: Mapping[str, BoxConnection]) -> None:
+        self._connections = dict(connections)
+
+    @classmethod
+    def open(
+        cls,
+        fleet: Fleet,
+        names: Iterable[str] | None = None,
+        *,
+        ask_password: Callable[[str], str] | None = None,
+        ask_passphrase: Callable[[Path], str] | None = None,
+        accept_new: bool = False,
+        timeout: float = 10,
+        config: Path | None = None,
+    ) -> Boxes:
+        """Connect to boxes of the fleet (all by default) in parallel; see :func:`connect` for the options.
+
+        Raises BoxError, or SeveralBoxesError with all that went wrong; nothing stays connected then.
+        """
+        wanted = list(fleet.boxes) if names is None else [name for name in fleet.boxes if name in set(names)]
+        desk = _Desk()
+        opened: dict[str, BoxConnection] = {}
+
+        def one(name: str) -> None:
+            opened[name] = connect(
+                name,
+                fleet.boxes[name],
+                ask_password=desk.asking(ask_password),
+                ask_passphrase=desk.asking(ask_passphrase),
+                accept_new=accept_new,
+                timeout=timeout,
+                config=config,
+            )
+
+        try:
+            _on_each({name: name for name in wanted}, one, lambda: None, desk)
+        except BaseException:
+            cls(opened).close()
+            raise
+        return cls({name: opened[name] for name in wanted})
+
+    def each(self, fn: Callable[[BoxConnection], Result]) -> dict[str, Result]:
+        """Run ``fn`` on every box at once and return the results by name, in the order of the boxes.
+
+        All are waited for. FleetErrors of several boxes are raised as one SeveralBoxesError, that of one box as it is;
+        any other exception is raised as it is. Ctrl-C cancels the calls under way.
+        """
+        return _on_each(self._connections, fn, self.cancel, _Desk())
+
+    def cancel(self, ops: Collection[str] | None = None) -> None:
+        """Cancel the calls under way on every box, of the ops named only or of all."""
+        for connection in self._connections.values():
+            connection.cancel(ops)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def __getitem__(self, name: str) -> BoxConnection:
+        return self._connections[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._connections)
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def __enter__(self) -> Boxes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Desk:
+    """Where the threads of boxes bring questions for the operator, and report that they are done.
+
+    Questions are asked in the caller's thread, one after the other: Ctrl-C reaches only that one, and a prompt that
+    is cut off in any other would leave the terminal without echo.
+    """
+
+    def __init__(self) -> None:
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def asking(self, ask: Callable[[Thing], str] | None) -> Callable[[Thing], str] | None:
+        """The same question, to be called from any thread."""
+        if ask is None:
+            return None
+
+        def brought(thing: Thing) -> str:
+            answers: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
+
+            def answer() -> None:
+                try:
+                    answers.put(ask(thing))
+                except BaseException as error:
+                    answers.put(error)
+                    raise
+
+            self._inbox.put(answer)
+            answered = answers.get()
+            if isinstance(answered, BaseException):
+                raise answered
+            return answered
+
+        return brought
+
+    def done(self) -> None:
+        """One thread is done."""
+        self._inbox.put(None)
+
+    def attend(self, threads: int) -> None:
+        """Answer questions until so many threads are done."""
+        while threads > 0:
+            question = self._inbox.get()
+            if question is None:
+                threads -= 1
+            else:
+                question()
+
+
+def _on_each(
+    things: Mapping[str, Thing], fn: Callable[[Thing], Result], cancel: Callable[[], None], desk: _Desk
+) -> dict[str, Result]:
+    results: dict[str, Result] = {}
+    failures: dict[str, BaseException] = {}
+
+    def work(name: str, thing: Thing) -> None:
+        try:
+            results[name] = fn(thing)
+        except BaseException as error:  # carried over to the caller's thread
+            failures[name] = error
+        finally:
+            desk.done()
+
+    # Daemon threads and not a pool: a call that hangs must not keep the process from ending.
+    threads = [
+        threading.Thread(target=work, args=(name, thing), name=f"{name}-work", daemon=True)
+        for name, thing in things.items()
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        desk.attend(len(threads))
+    except BaseException:
+        cancel()
+        end = time.monotonic() + GIVE_UP
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        raise
+    known: dict[str, FleetError] = {}
+    for name in things:
+        error = failures.get(name)
+        if isinstance(error, FleetError):
+            known[name] = error
+        elif error is not None:
+            raise error
+    if len(known) == 1:
+        raise next(iter(known.values()))
+    if known:
+        raise SeveralBoxesError(known)
+    return {name: results[name] for name in things}

@@ -1,0 +1,174 @@
+"""One box, connected: ops by name, commands, tunnels."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fleetctl.errors import BoxError
+from fleetctl.remote.errors import ConnectionLost, OpFailed
+from fleetctl.spec.fleet import Box
+
+if TYPE_CHECKING:
+    from fleetctl.remote.link import Link
+    from fleetctl.remote.session import Session
+
+__all__ = ["BoxConnection", "ConnectionLost", "OpFailed", "Ran", "connect"]
+
+ANSWER_MARGIN = 30.0  # seconds beyond a command's own time limit before its answer is given up
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that ran to its end: exit status (negative for a signal) and both outputs."""
+
+    rc: int
+    out: str
+    err: str
+
+
+class BoxConnection:
+    """A connection to one box with fleetctl's program at its end, running as root. Safe to use from any thread."""
+
+    def __init__(self, name: str, open_session: Callable[[], tuple[Link, Session]]) -> None:
+        self.name = name
+        self._open = open_session
+        self._renewing = threading.Lock()
+        self._link, self._session = open_session()
+
+    def call(
+        self,
+        op: str,
+        /,
+        *,
+        timeout: float | None = None,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        **args: Any,
+    ) -> Any:
+        """Run an op of ``fleetctl/onbox`` and return its result.
+
+        ``timeout`` (seconds) is how long to wait for the answer, None for as long as it takes; it and ``on_event`` are
+        the client's own. An op with an argument of one of these names takes it through :meth:`call_with`.
+        Raises OpFailed when the op failed, ConnectionLost when the connection is gone.
+        """
+        return self._session.call(op, args, timeout, on_event)
+
+    def call_with(
+        self,
+        op: str,
+        args: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Any:
+        """As :meth:`call`, with the op's arguments as a dict."""
+        return self._session.call(op, args, timeout, on_event)
+
+    def run(
+        self,
+        *argv: str,
+        stdin: str = "",
+        timeout: float = 60,
+        check: bool = True,
+        env: dict[str, str] | None = None,
+    ) -> Ran:
+        """Run a command as root, without a shell, and return its end.
+
+        It is killed after ``timeout`` seconds. Raises OpFailed then, when there is no such program, and, with
+        ``check``, when its exit status is not 0.
+        """
+        args = {"argv": list(argv), "stdin": stdin, "timeout": timeout, "env": env or {}}
+        done = self.call_with("run", args, timeout=timeout + ANSWER_MARGIN)
+        ran = Ran(done["rc"], done["out"], done["err"])
+        if check and ran.rc != 0:
+            said = (ran.err.strip() or ran.out.strip())[-1000:]
+            message = f"{' '.join(argv)} ended with status {ran.rc}" + (f": {said}" if said else "")
+            raise OpFailed(self.name, "run", "OpError", message)
+        return ran
+
+    def tunnel(self, host: str, port: int) -> AbstractContextManager[Path]:
+        """A context with a Unix socket that leads to ``host:port`` as seen from the box."""
+        from fleetctl.remote.tunnel import tunnel
+
+        return tunnel(self.name, self._link.transport, host, port)
+
+    def cancel(self, ops: Collection[str] | None = None) -> None:
+        """Cancel the calls under way on this connection, of the ops named only or of all.
+
+        Each ends with OpFailed of the kind ``Cancelled`` once its op has noticed.
+        """
+        self._session.cancel(ops)
+
+    def reconnect(self) -> None:
+        """Replace a lost connection with a new one and a new program. Raises BoxError; can be tried again then."""
+        with self._renewing:
+            self._session.close()
+            self._link, self._session = self._open()
+
+    def close(self) -> None:
+        """End the program on the box and the connection."""
+        self._session.close()
+
+    def __enter__(self) -> BoxConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    name: str,
+    box: Box,
+    *,
+    ask_password: Callable[[str], str] | None = None,
+    ask_passphrase: Callable[[Path], str] | None = None,
+    accept_new: bool = False,
+    timeout: float = 10,
+    config: Path | None = None,
+) -> BoxConnection:
+    """Connect to a box of fleet.yaml, verify its host key, log in and start the program there as root.
+
+    ``ask_password`` is given the box's name when its sudo wants a password that fleet.yaml has no reference for; it is
+    asked once, and the answer kept for reconnects. ``ask_passphrase`` is given the path of a key that has one.
+    ``accept_new`` adds the key of an unknown host to known_hosts; a changed one is refused all the same. ``timeout``
+    are seconds for each stage: reaching the box, logging in, starting. ``config`` stands in for ~/.ssh/config.
+    Raises BoxError.
+    """
+
+    @functools.cache
+    def password() -> str:
+        if box.ssh.sudo_password is not None:
+            return box.ssh.sudo_password.read()
+        if ask_password is None:
+            raise BoxError(
+                name,
+                f"sudo wants a password for {box.ssh.user or 'the login user'}, and there is nobody to ask",
+                hint="set ssh.sudo_password in fleet.yaml, or allow sudo without a password there",
+            )
+        return ask_password(name)
+
+    def open_session() -> tuple[Link, Session]:
+        from fleetctl.remote import program
+        from fleetctl.remote.link import Ways, open_link
+        from fleetctl.remote.session import Session
+        from fleetctl.remote.target import resolve
+
+        target = resolve(name, box.ssh.host or box.address, box.ssh, config=config)
+        link = open_link(
+            name,
+            target,
+            Ways(config, accept_new, timeout, functools.cache(ask_passphrase) if ask_passphrase else None),
+        )
+        try:
+            running = program.start(name, link.transport, target.user, password, timeout)
+            return link, Session(name, running, link.close)
+        except BaseException:
+            link.close()
+            raise
+
+    return BoxConnection(name, open_session)

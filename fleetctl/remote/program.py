@@ -1,0 +1,246 @@
+"""Starting fleetctl's program on a box, as root, whatever the login shell, its start-up files and sudo do."""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import functools
+import json
+import re
+import secrets
+import select
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetctl.errors import BoxError
+from fleetctl.remote import sudo
+from fleetctl.remote.library import paramiko
+
+OLDEST_PYTHON = (3, 8)
+PASSWORD_CHECK = (
+    30.0  # seconds that sudo gets to check a password: a directory may be asked, and PAM waits on purpose
+)
+NO_PYTHON, NO_SUDO = 97, 96  # exit statuses of the launcher, chosen to be nobody else's
+
+# The login shell sees two words in single quotes without a quote, backslash, newline or exclamation mark in them,
+# which sh, bash, zsh, fish, csh and tcsh all hand on as they are. sh looks for python3 itself: in fixed places first,
+# as PATH depends on start-up files and may lead to an environment that is slow to start.
+_LAUNCHER = (
+    "LC_ALL=C; export LC_ALL; "
+    "{sudo_check}"
+    'for p in /usr/bin/python3 /usr/local/bin/python3 "$(command -v python3)"; do '
+    'if test -x "$p"; then exec {sudo}"$p" -IBS -X utf8 -c "$0" "$1"; fi; done; exit 97'
+)
+_SUDO = "sudo -n -- "
+# sudo shows a prompt of our own on standard error exactly when it wants the password, so that nothing else ever gets
+# it. The prompt comes in two halves for the reason that the marker comes backwards.
+_SUDO_ASKED = 'sudo -S -p "$1$2" -- '
+_SUDO_CHECK = "command -v sudo >/dev/null || exit 96; "
+
+# The marker is the nonce backwards: a shell that echoes its commands shows the nonce, but never the marker.
+_BOOTSTRAP = (
+    "import sys,os,zlib,binascii;"
+    'os.write(1,(chr(10)+sys.argv[1][::-1]+" %d %d"%sys.version_info[:2]+chr(10)).encode());'
+    'f=os.fdopen(os.dup(0),"rb",65536);'
+    "exec(zlib.decompress(binascii.a2b_base64(f.readline())))"
+)
+
+# Runs on the box with ``f`` (stdin) in scope. Modules are compiled when an op of theirs is first called.
+_LOADER = '''
+import json, sys
+from importlib.machinery import ModuleSpec
+SOURCES, INDEX = json.loads({bundle!r})
+
+class Sources:
+    """Finds and loads modules from SOURCES; get_source makes tracebacks show the lines."""
+    def find_spec(self, name, path=None, target=None):
+        if name in SOURCES or any(known.startswith(name + ".") for known in SOURCES):
+            return ModuleSpec(name, self, origin="<" + name + ">", is_package=name not in SOURCES)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        name = module.__name__
+        if name in SOURCES:
+            exec(compile(SOURCES[name], "<" + name + ">", "exec"), module.__dict__)
+    def get_source(self, name):
+        return SOURCES.get(name)
+
+sys.meta_path.insert(0, Sources())
+from fleetctl.onbox.main import serve
+serve(f, INDEX)
+'''
+
+
+@dataclass
+class Running:
+    """The started program: its channel, and what it has already sent after the marker."""
+
+    channel: paramiko.Channel
+    ahead: bytes
+    python: tuple[int, int]
+
+
+@functools.cache
+def bundle() -> bytes:
+    """All of fleetctl/onbox as the one line that the bootstrap reads."""
+    folder = Path(__file__).resolve().parent.parent / "onbox"
+    sources: dict[str, str] = {}
+    index: dict[str, str] = {}
+    for path in sorted(folder.glob("*.py")):
+        if path.stem == "__init__":
+            continue
+        name = f"fleetctl.onbox.{path.stem}"
+        sources[name] = path.read_text(encoding="utf-8")
+        for op in re.findall(r'^@op\("([^"]+)"\)', sources[name], re.MULTILINE):
+            index[op] = name
+    program = _LOADER.format(bundle=json.dumps([sources, index]))
+    return binascii.b2a_base64(zlib.compress(program.encode(), 6), newline=True)
+
+
+def start(
+    box: str,
+    transport: paramiko.Transport,
+    user: str,
+    password: Callable[[], str] | None,
+    timeout: float,
+) -> Running:
+    """Start the program as root and hand it its source.
+
+    ``password`` is asked for only when sudo wants one and must give the same answer each time. Raises BoxError.
+    """
+    if user == "root":
+        return _Start(box, transport, user, "", timeout).go(None)
+    first = _Start(box, transport, user, _SUDO, timeout)
+    try:
+        return first.go(None)
+    except sudo.PasswordWanted as wanted:
+        if password is None:
+            raise BoxError(
+                box,
+                f"sudo asks {user} for a password, and there is nobody to ask",
+                hint=f"set ssh.sudo_password in fleet.yaml, or allow sudo without one: {user} ALL=(ALL) NOPASSWD: ALL",
+            ) from wanted
+    secret = password()
+    return _Start(box, transport, user, _SUDO_ASKED, timeout, asked=True).go(secret)
+
+
+class _Start:
+    """One attempt: a session channel and what comes out of it until the marker shows."""
+
+    def __init__(
+        self,
+        box: str,
+        transport: paramiko.Transport,
+        user: str,
+        by: str,
+        timeout: float,
+        *,
+        asked: bool = False,
+    ) -> None:
+        self.box, self.user, self.asked = box, user, asked
+        self.limit = time.monotonic() + timeout
+        self.timeout = timeout
+        self.nonce, half = secrets.token_hex(12), secrets.token_hex(12)
+        self.prompt = (self.nonce + half).encode()
+        self.out = bytearray()
+        self.err = bytearray()
+        launcher = _LAUNCHER.format(sudo=by, sudo_check=_SUDO_CHECK if by else "")
+        self.poll = select.poll()
+        try:
+            self.channel = transport.open_session(timeout=timeout)
+            self.channel.exec_command(f"/bin/sh -c '{launcher}' '{_BOOTSTRAP}' {self.nonce} {half}")
+            self.poll.register(self.channel.fileno(), select.POLLIN)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise BoxError(
+                box,
+                f"SSH works but runs no command: {getattr(error, 'text', '') or error}",
+                hint="see sshd's log there",
+            ) from error
+
+    def go(self, secret: str | None) -> Running:
+        """Wait for the marker, answering sudo's prompt at most once."""
+        source_sent = not self.asked  # sudo -S would take the source for further passwords
+        answered = False
+        try:
+            if source_sent:
+                self._send(bundle())
+            while True:
+                found = re.search(rb"\n" + self.nonce[::-1].encode() + rb" (\d+) (\d+)\n", self.out)
+                if found:
+                    python = (int(found.group(1)), int(found.group(2)))
+                    if python < OLDEST_PYTHON:
+                        raise BoxError(
+                            self.box, f"python3 there is {python[0]}.{python[1]}; 3.8 or later is needed"
+                        )
+                    if not source_sent:
+                        self._send(bundle())
+                    return Running(self.channel, bytes(self.out[found.end() :]), python)
+                if self.asked:
+                    prompts = self.err.count(self.prompt)
+                    if prompts > 1 or (prompts and sudo.refused(self._errors())):
+                        raise BoxError(self.box, f"sudo refused the password of {self.user}")
+                    if prompts and not answered:
+                        answered = True
+                        self.limit = time.monotonic() + max(self.timeout, PASSWORD_CHECK)
+                        self._send(f"{secret}\n".encode())
+                self._more()
+        except BaseException:
+            self.channel.close()
+            raise
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # it may have ended; its output says why, and is read next
+            self.channel.sendall(data)
+
+    def _more(self) -> None:
+        """Wait for more output; raise when it has ended or takes too long."""
+        channel = self.channel
+        rest = self.limit - time.monotonic()
+        if rest <= 0:
+            raise BoxError(
+                self.box,
+                f"the program did not start within {self.timeout:g} s{self._said()}",
+                hint="is the box overloaded? do the start-up files of the login shell wait for something?",
+            )
+        self.poll.poll(min(rest, 1.0) * 1000)
+        moved = False
+        if channel.recv_stderr_ready():
+            self.err += channel.recv_stderr(65536)
+            moved = True
+        if channel.recv_ready():
+            self.out += channel.recv(65536)
+            moved = True
+        if not moved and (channel.eof_received or channel.closed or channel.exit_status_ready()):
+            self._ended()
+
+    def _ended(self) -> None:
+        """The launcher ended without the marker: say why."""
+        status = self.channel.recv_exit_status() if self.channel.exit_status_ready() else -1
+        if self.channel.recv_ready() or self.channel.recv_stderr_ready():
+            return  # its last words came in meanwhile
+        if status == NO_PYTHON:
+            raise BoxError(
+                self.box, "there is no python3", hint="install it there, for example: apt-get install python3"
+            )
+        if status == NO_SUDO:
+            raise BoxError(
+                self.box,
+                f"there is no sudo, and {self.user} is not root",
+                hint="log in as root or install sudo",
+            )
+        sudo.explain(self.box, self.user, self._errors(), asked=self.asked)
+        raise BoxError(
+            self.box,
+            f"the program did not start (status {status}){self._said()}",
+            hint="does the login shell of the user run commands? `ssh … true` has to work",
+        )
+
+    def _errors(self) -> str:
+        return self.err.replace(self.prompt, b"\n").decode("utf-8", "replace")
+
+    def _said(self) -> str:
+        said = (self._errors().strip() or self.out.decode("utf-8", "replace").strip())[-500:]
+        return f": {said}" if said else ""

@@ -1,0 +1,77 @@
+"""Which models share a backend of HAProxy, and the servers that every layout gives it.
+
+Models with a served name in common are one backend: a new build of a model is moved to as another layout, and clients
+keep asking for the same name.
+"""
+
+from __future__ import annotations
+
+from fleetctl.engine.runtimes.vllm import served_names
+from fleetctl.errors import SpecError
+from fleetctl.render.engine import concurrency
+from fleetctl.render.names import server_name
+from fleetctl.render.ports import engine_ports
+from fleetctl.render.release import Backend, Server
+from fleetctl.spec.fleet import Fleet
+
+
+def backends(fleet: Fleet) -> tuple[Backend, ...]:
+    """Backends in the order in which models stand in the file; models in no layout have none.
+
+    Raises SpecError when a layout has two models that clients could not tell apart.
+    """
+    groups = _groups(fleet)
+    _check(fleet, groups)
+    return tuple(_backend(fleet, group) for group in groups)
+
+
+def backend_of(fleet: Fleet, model: str) -> str:
+    """Name of the backend through which a model is reached."""
+    return next(group[0] for group in _groups(fleet) if model in group)
+
+
+def _groups(fleet: Fleet) -> list[list[str]]:
+    placed = {model for models in fleet.layouts.values() for model in models}
+    groups: list[list[str]] = []
+    for model in (name for name in fleet.models if name in placed):
+        names = set(served_names(model, fleet.models[model]))
+        joined = [g for g in groups if names & {n for m in g for n in served_names(m, fleet.models[m])}]
+        merged = [m for group in joined for m in group] + [model]
+        groups = [merged if g is joined[0] else g for g in groups if g not in joined[1:]] if joined else groups
+        if not joined:
+            groups.append(merged)
+    return groups
+
+
+def _check(fleet: Fleet, groups: list[list[str]]) -> None:
+    for layout, models in fleet.layouts.items():
+        for group in groups:
+            together = [model for model in models if model in group]
+            if len(together) > 1:
+                names = sorted({n for m in group for n in served_names(m, fleet.models[m])})
+                raise SpecError(
+                    f"layout {layout}: clients cannot tell {' and '.join(together)} apart, which are served as one of"
+                    f" {', '.join(names)} (models {', '.join(group)} share names)",
+                    hint="give each model of the layout its own served_as:",
+                )
+
+
+def _backend(fleet: Fleet, group: list[str]) -> Backend:
+    names = dict.fromkeys(n for model in group for n in served_names(model, fleet.models[model]))
+    servers = []
+    for layout, models in fleet.layouts.items():
+        ports = engine_ports(fleet, layout)
+        for model in (m for m in models if m in group):
+            boxes = models[model].boxes
+            for box in boxes if models[model].split is None else [next(iter(boxes))]:
+                servers.append(
+                    Server(
+                        name=server_name(layout, box),
+                        layout=layout,
+                        box=box,
+                        address=fleet.boxes[box].address,
+                        port=ports[model],
+                        maxconn=concurrency(fleet, layout, model, box),
+                    )
+                )
+    return Backend(name=group[0], served_as=tuple(names), servers=tuple(servers))

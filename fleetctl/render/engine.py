@@ -1,0 +1,214 @@
+"""One rank of an engine as files on its box: the unit, its scripts and its secrets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fleetctl.engine.runtimes.vllm import RankOfMany, serve_arguments, split_environment
+from fleetctl.render.escape import environment_line, exec_line
+from fleetctl.render.launch import Launch, start_from
+from fleetctl.render.names import (
+    BIN_FOLDER,
+    UNIT_FOLDER,
+    engine_unit,
+    engine_units_on,
+    secrets_path,
+)
+from fleetctl.render.ports import rendezvous_port
+from fleetctl.render.release import File, Rank
+from fleetctl.render.template import fill
+from fleetctl.resources import root_text
+from fleetctl.spec.fleet import Container, Fleet
+from fleetctl.spec.secret import Secret
+
+PYTHON = "/usr/bin/python3"
+RESTART_DELAY = 5
+BURST = 4
+# What systemd allows beyond the limits of the file: the engine's own end comes first.
+START_MARGIN = 30
+STOP_MARGIN = 15
+# Seconds without a word from another rank until an engine counts as broken.
+SILENCE = 5
+
+# Lines of [Service] that a running process does not depend on: systemd takes them over at daemon-reload.
+_NOT_IN_PROCESS = (
+    "Type",
+    "NotifyAccess",
+    "ExecStartPre",
+    "ExecStartPost",
+    "ExecStop",
+    "ExecStopPost",
+    "TimeoutStartSec",
+    "TimeoutStopSec",
+    "KillMode",
+    "KillSignal",
+    "Restart",
+    "RestartSec",
+    "MemoryMax",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank of an engine runs."""
+
+    layout: str
+    model: str
+    box: str
+    rank: int
+    boxes: tuple[str, ...]
+    """Boxes of the whole engine, head first."""
+    port: int
+    share: float
+    """gpu_memory_utilization."""
+
+
+def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
+    """The rank and its files. Raises SpecError for arguments and variables that cannot be used."""
+    model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
+    unit, box = engine_unit(place.layout, place.model), fleet.boxes[place.box]
+    plain, secrets = _environment(fleet, place)
+    memory_max = box.memory - box.reserve
+    launch = start_from(
+        model.launch,
+        _arguments(fleet, place),
+        unit=unit,
+        weights=model.weights,
+        variables=_variables(plain, secrets, split=len(place.boxes) > 1),
+        memory_max=memory_max,
+        stop_limit=model.stop_limit,
+    )
+    start_timeout = math.ceil(model.load_limit) + START_MARGIN
+    stop_timeout = math.ceil(model.stop_limit) + STOP_MARGIN
+    split = placement.split is not None
+    command = _under_rank(fleet, place, launch) if split else launch.start
+    foreign = fleet.superseded_on(place.box)
+    others = [u for name, units in engine_units_on(fleet, place.box).items() if name != place.layout for u in units]
+    values = {
+        "layout": place.layout,
+        "model": place.model,
+        "rank": place.rank,
+        "ranks": len(place.boxes),
+        "docker": isinstance(model.launch, Container) and model.launch.engine == "docker",
+        "container": isinstance(model.launch, Container),
+        "conflicts": sorted({*others, *foreign}),
+        "burst": BURST,
+        "start_limit_interval": BURST * (start_timeout + stop_timeout + RESTART_DELAY) + 60,
+        "environment": [environment_line(*item) for item in {**launch.environment, **plain}.items()],
+        "secrets": secrets_path(place.layout, place.model) if secrets else None,
+        "command": exec_line(command),
+        "ready": exec_line([PYTHON, f"{BIN_FOLDER}/ready.py", _health(fleet, place)]),
+        # A split stops its own container: the other ranks have to hear of it first.
+        "stop": exec_line(launch.stop) if launch.stop and not split else None,
+        "remove": exec_line(launch.remove) if launch.remove else None,
+        "start_timeout": start_timeout,
+        "stop_timeout": stop_timeout,
+        "restart_delay": RESTART_DELAY,
+        "memory_max": memory_max,
+    }
+    scripts = ("rank.py", "rank_peer.py") if split else ("ready.py",)
+    secret_file = _secret_file(place, secrets)
+    # ready.py is done with when the engine runs; rank.py goes on as long as the engine does.
+    untagged = fill("systemd", "engine.service.j2", tag="", **values)
+    digest = _digest(untagged, secret_file, scripts if split else ())
+    tag = environment_line("FLEETCTL_ENGINE", f"{place.layout}/{place.model}@{digest[:12]}")
+    files = [
+        File(path=f"{UNIT_FOLDER}/{unit}", content=fill("systemd", "engine.service.j2", tag=tag, **values)),
+        *(File(path=f"{BIN_FOLDER}/{name}", content=root_text("systemd", name), mode=0o755) for name in scripts),
+    ]
+    rank = Rank(box=place.box, unit=unit, rank=place.rank, digest=digest)
+    return rank, (*files, secret_file) if secret_file else tuple(files)
+
+
+def _health(fleet: Fleet, place: Place) -> str:
+    address = fleet.boxes[place.boxes[0]].address
+    return f"http://{f'[{address}]' if ':' in address else address}:{place.port}/health"
+
+
+def _link(fleet: Fleet, box: str) -> str:
+    return fleet.boxes[box].link or fleet.boxes[box].address
+
+
+def _arguments(fleet: Fleet, place: Place) -> list[str]:
+    model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
+    per_box = placement.boxes[place.box]
+    split = None
+    if placement.split is not None:
+        master = _link(fleet, place.boxes[0])
+        split = RankOfMany(place.rank, len(place.boxes), placement.parallel, master, placement.master_port)
+    return serve_arguments(
+        place.model,
+        model,
+        host=fleet.boxes[place.box].address,
+        port=place.port,
+        concurrency=concurrency(fleet, place.layout, place.model, place.boxes[0] if split else place.box),
+        gpu_memory_utilization=place.share,
+        extra=(model.arguments, placement.arguments, per_box.arguments),
+        split=split,
+    )
+
+
+def concurrency(fleet: Fleet, layout: str, model: str, box: str) -> int:
+    """Requests that the engine whose head is on ``box`` takes at once."""
+    placement = fleet.layouts[layout][model]
+    own = placement.boxes[box].concurrency
+    return own if own is not None else placement.concurrency
+
+
+def _environment(fleet: Fleet, place: Place) -> tuple[dict[str, str], dict[str, Secret]]:
+    """Variables in plain, and secret ones; later layers win over earlier ones."""
+    model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
+    layers: list[Mapping[str, str | Secret]] = []
+    if placement.split is not None:
+        layers.append(split_environment(_link(fleet, place.box), fleet.boxes[place.box].interface))
+    layers += [model.environment, placement.environment, placement.boxes[place.box].environment]
+    merged = {name: value for layer in layers for name, value in layer.items()}
+    plain = {name: value for name, value in merged.items() if isinstance(value, str)}
+    return plain, {name: value for name, value in merged.items() if not isinstance(value, str)}
+
+
+def _variables(plain: Mapping[str, str], secrets: Mapping[str, Secret], *, split: bool) -> Sequence[str]:
+    """Names of the variables that an engine has to see besides those of the system."""
+    return [*plain, *secrets, "FLEETCTL_ENGINE", *(["FLEETCTL_EPOCH"] if split else [])]
+
+
+def _under_rank(fleet: Fleet, place: Place, launch: Launch) -> tuple[str, ...]:
+    """The engine's command line under rank.py, which makes the ranks one thing."""
+    model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
+    shared = {
+        "model": model.model_dump(mode="json", exclude={"weights_size", "load_limit", "stop_limit"}),
+        "placement": placement.model_dump(mode="json", exclude={"split", "concurrency"}),
+        "boxes": place.boxes,
+    }
+    agreed = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
+    words = [PYTHON, f"{BIN_FOLDER}/rank.py", "--rank", str(place.rank), "--ranks", str(len(place.boxes))]
+    words += ["--head", _link(fleet, place.boxes[0]), "--port", str(rendezvous_port(placement.master_port))]
+    words += ["--digest", agreed, "--silence", str(SILENCE)]
+    words += ["--load-limit", f"{model.load_limit:g}", "--stop-limit", f"{model.stop_limit:g}"]
+    if place.rank == 0:
+        words += ["--health", _health(fleet, place)]
+    return (*words, "--", *launch.start)
+
+
+def _secret_file(place: Place, secrets: Mapping[str, Secret]) -> File | None:
+    if not secrets:
+        return None
+    content = "".join(f"{name}=@secret:{name}@\n" for name in secrets)
+    path = secrets_path(place.layout, place.model)
+    return File(path=path, content=content, mode=0o600, secrets=dict(secrets), quoting="environment")
+
+
+def _digest(unit: str, secrets: File | None, scripts: Sequence[str]) -> str:
+    """SHA-256 over what the running process depends on: not [Unit], nor what daemon-reload takes over."""
+    service = unit.partition("[Service]\n")[2].partition("\n[Install]")[0]
+    lines = [
+        line
+        for line in service.splitlines()
+        if line and not line.startswith("#") and line.partition("=")[0] not in _NOT_IN_PROCESS
+    ]
+    parts = [*lines, secrets.sha256() if secrets else "", *(root_text("systemd", name) for name in scripts)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

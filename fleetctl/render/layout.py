@@ -1,0 +1,120 @@
+"""From fleet.yaml to a Release: everything a layout puts on the boxes. Pure: the same input gives the same bytes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from fleetctl.capacity.budget import BoxBudget, box_budget
+from fleetctl.engine.runtimes.vllm import served_names
+from fleetctl.errors import SpecError
+from fleetctl.render.backends import backend_of
+from fleetctl.render.engine import Place, concurrency, render_rank
+from fleetctl.render.launch import binary
+from fleetctl.render.names import check_names, server_name
+from fleetctl.render.ports import check_ports, engine_ports
+from fleetctl.render.proxy import proxy_config, proxy_files
+from fleetctl.render.release import Budget, Engine, File, Rank, Release
+from fleetctl.spec.fleet import Fleet
+
+
+def render_layout(
+    fleet: Fleet, layout: str, *, weights: Mapping[str, int] | None = None, spec_text: str = ""
+) -> Release:
+    """The Release of a layout.
+
+    ``weights`` gives measured sizes (model → bytes), used where weights_size is not in the file; ``spec_text`` is the
+    text of fleet.yaml, kept with the release. Raises SpecError for what cannot be rendered and RefusedError, with the
+    arithmetic, when an engine does not fit its box.
+    """
+    _check_references(fleet, layout)
+    check_names(fleet)
+    check_ports(fleet, layout)
+    budgets = _budgets(fleet, layout, weights or {})
+    engines: list[Engine] = []
+    files: dict[str, dict[str, File]] = {}
+    for model in fleet.layouts[layout]:
+        for boxes in _engines_of(fleet, layout, model):
+            ranks: list[Rank] = []
+            for number, box in enumerate(boxes):
+                port, share = engine_ports(fleet, layout)[model], budgets[box].shares[model]
+                rank, made = render_rank(fleet, Place(layout, model, box, number, boxes, port, share))
+                ranks.append(rank)
+                files.setdefault(box, {}).update((file.path, file) for file in made)
+            engines.append(_engine(fleet, layout, model, tuple(ranks)))
+    config = proxy_config(fleet, layout)
+    files.setdefault(config.box, {}).update((file.path, file) for file in proxy_files(config))
+    return Release(
+        fleet=fleet.fleet,
+        layout=layout,
+        engines=tuple(engines),
+        proxy=config,
+        files={box: tuple(files[box].values()) for box in fleet.boxes if box in files},
+        superseded={box: tuple(units) for box in fleet.boxes if (units := fleet.superseded_on(box))},
+        budgets=tuple(_budget(budget) for budget in budgets.values()),
+        gates=fleet.gates,
+        spec=spec_text,
+    )
+
+
+def _check_references(fleet: Fleet, layout: str) -> None:
+    """Every name that the layouts use exists. Raises SpecError with the nearest name there is."""
+
+    def known(kind: str, name: str, names: Mapping[str, object], where: str) -> None:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names)}"
+            raise SpecError(f"{where}: there is no {kind} {name}", hint=hint)
+
+    known("layout", layout, fleet.layouts, f"fleet {fleet.fleet}")
+    known("box", fleet.proxy.box, fleet.boxes, "proxy")
+    for name, models in fleet.layouts.items():
+        for model, placement in models.items():
+            known("model", model, fleet.models, f"layout {name}")
+            for box in placement.boxes:
+                known("box", box, fleet.boxes, f"layout {name}, model {model}")
+
+
+def _engines_of(fleet: Fleet, layout: str, model: str) -> list[tuple[str, ...]]:
+    """Boxes of each engine of a model: one engine over all for a split, one each for copies."""
+    placement = fleet.layouts[layout][model]
+    return [tuple(placement.boxes)] if placement.split is not None else [(box,) for box in placement.boxes]
+
+
+def _budgets(fleet: Fleet, layout: str, weights: Mapping[str, int]) -> dict[str, BoxBudget]:
+    used = {box for placement in fleet.layouts[layout].values() for box in placement.boxes}
+    return {box: box_budget(fleet, layout, box, weights) for box in fleet.boxes if box in used}
+
+
+def _budget(budget: BoxBudget) -> Budget:
+    return Budget(
+        box=budget.box,
+        memory=budget.memory,
+        reserve=budget.reserve,
+        share=budget.share,
+        weights=budget.weights,
+        lines=budget.lines,
+    )
+
+
+def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> Engine:
+    model, placement, head = fleet.models[name], fleet.layouts[layout][name], ranks[0].box
+    split = placement.split is not None
+    return Engine(
+        id=f"{layout}/{name}" if split else f"{layout}/{name}@{head}",
+        model=name,
+        kind="split" if split else "copy",
+        ranks=ranks,
+        address=fleet.boxes[head].address,
+        port=engine_ports(fleet, layout)[name],
+        master_port=placement.master_port if split else None,
+        served_as=served_names(name, model),
+        context=model.context,
+        concurrency=concurrency(fleet, layout, name, head),
+        load_limit=model.load_limit,
+        stop_limit=model.stop_limit,
+        weights=model.weights,
+        binary=binary(model.launch),
+        backend=backend_of(fleet, name),
+        server=server_name(layout, head),
+    )

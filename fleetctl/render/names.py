@@ -1,0 +1,58 @@
+"""Names and paths that fleetctl gives to things on a box."""
+
+from __future__ import annotations
+
+from fleetctl.errors import SpecError
+from fleetctl.spec.fleet import Fleet
+
+UNIT_FOLDER = "/etc/systemd/system"
+BIN_FOLDER = "/etc/fleetctl/bin"
+SECRETS_FOLDER = "/etc/fleetctl/secrets"
+PROXY_FOLDER = "/etc/fleetctl/proxy"
+PROXY_UNIT = "fleetctl-proxy.service"
+
+
+def engine_unit(layout: str, model: str) -> str:
+    """Name of the unit that runs a model in a layout; the same on every box."""
+    return f"fleetctl-{layout}-{model}.service"
+
+
+def server_name(layout: str, box: str) -> str:
+    """Name of the HAProxy server for an engine of a layout whose head is on a box."""
+    return f"{layout}-{box}"
+
+
+def secrets_path(layout: str, model: str) -> str:
+    """The EnvironmentFile= of an engine; only root can read it."""
+    return f"{SECRETS_FOLDER}/{layout}-{model}.env"
+
+
+def engine_units_on(fleet: Fleet, box: str) -> dict[str, list[str]]:
+    """layout → units of its engines on a box, in the order of the file."""
+    return {
+        layout: [engine_unit(layout, model) for model, placement in models.items() if box in placement.boxes]
+        for layout, models in fleet.layouts.items()
+    }
+
+
+def check_names(fleet: Fleet) -> None:
+    """Refuse names that run into each other once joined by a dash. Raises SpecError naming both."""
+    units: dict[str, str] = {}
+    servers: dict[str, str] = {}
+    for layout, models in fleet.layouts.items():
+        for model in models:
+            where = f"model {model} in layout {layout}"
+            other = units.setdefault(engine_unit(layout, model), where)
+            if other != where:
+                raise SpecError(
+                    f"{other} and {where} would both be {engine_unit(layout, model)}",
+                    hint="rename one of them",
+                )
+        for box in fleet.boxes:
+            where = f"box {box} in layout {layout}"
+            other = servers.setdefault(server_name(layout, box), where)
+            if other != where:
+                raise SpecError(
+                    f"{other} and {where} would both be the HAProxy server {server_name(layout, box)}",
+                    hint="rename one of them",
+                )

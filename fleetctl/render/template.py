@@ -1,0 +1,26 @@
+"""Filling in the templates of the root folders. A name that a template uses and nobody gives is an error."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jinja2
+
+from fleetctl.resources import Folder, root_text
+
+
+@cache
+def _template(folder: Folder, name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.from_string(root_text(folder, name))
+
+
+def fill(folder: Folder, name: str, /, **values: object) -> str:
+    """Text of the template ``folder/name`` with ``values`` filled in."""
+    return _template(folder, name).render(**values)

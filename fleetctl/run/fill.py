@@ -1,0 +1,41 @@
+"""Secrets into files, at the last moment and on the way to the box only."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+from fleetctl.errors import SpecError
+from fleetctl.render.release import File
+
+_PLACE = re.compile(r"@secret:([A-Za-z0-9_.-]+)@")
+
+
+class Filler:
+    """Reads each secret once per command, however many files it is in. Safe to call from any thread."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, file: File) -> str:
+        """The content of a file with its secrets in it. Raises SpecError when one is not to be had."""
+
+        def put(match: re.Match[str]) -> str:
+            secret = file.secrets[match[1]]
+            with self._lock:
+                key = secret.model_dump_json()
+                if key not in self._read:
+                    self._read[key] = secret.read()
+                value = self._read[key]
+            if "\n" in value:
+                raise SpecError(f"the secret in {secret.where()} has a line break in it and cannot go into {file.path}")
+            return _as_environment_value(value) if file.quoting == "environment" else value
+
+        return _PLACE.sub(put, file.content)
+
+
+def _as_environment_value(value: str) -> str:
+    """Quoted for systemd's EnvironmentFile=, where backslash, double quote, dollar and backtick are special."""
+    escaped = re.sub(r'([\\"$`])', r"\\\1", value)
+    return f'"{escaped}"'

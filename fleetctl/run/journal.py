@@ -1,0 +1,102 @@
+"""The journal of a move, kept on the lead box: the plan, and a record before and after every step."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleetctl.plan.types import Plan
+from fleetctl.remote.boxes import Boxes
+
+Record = dict[str, Any]
+
+
+def whoami() -> str:
+    """The operator, as the journal and the lock name them."""
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+@dataclass
+class History:
+    """What the journal of a move tells: which steps were begun, done, undone, and with what recorded for undo."""
+
+    plan: Plan
+    meta: Record
+    priors: dict[str, Record] = field(default_factory=dict)
+    results: dict[str, Record] = field(default_factory=dict)
+    undone: set[str] = field(default_factory=set)
+    undoing: bool = False
+    why: str = ""
+    end: Record | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, meta: Record, records: list[Record]) -> History:
+        """Read the records in order. The first prior of a step counts: later ones saw it half done."""
+        history = cls(plan, meta)
+        for record in records:
+            step = record.get("step", "")
+            match record["type"]:
+                case "begin":
+                    history.priors.setdefault(step, record["prior"])
+                case "done":
+                    history.results[step] = record["result"]
+                case "undoing":
+                    history.undoing = True
+                    history.why = record.get("why", "")
+                case "undone":
+                    history.undone.add(step)
+                case "end":
+                    history.end = record
+        return history
+
+    def begun(self) -> set[str]:
+        """Steps that have to be undone when the move is."""
+        return set(self.priors) - self.undone
+
+
+class Journal:
+    """Writes the journal of one move. Every record is on the lead box's disk before the call returns."""
+
+    def __init__(self, boxes: Boxes, plan: Plan) -> None:
+        self._boxes = boxes
+        self.plan = plan
+        self._lock = threading.Lock()
+
+    def open(self, command: str) -> None:
+        """Begin it: the whole plan goes with it, so that anyone can finish or undo the move."""
+        plan = self.plan
+        meta = {
+            "operation": plan.operation,
+            "from_layout": plan.from_layout,
+            "to_layout": plan.to_layout,
+            "who": whoami(),
+            "command": command,
+            "started": time.time(),
+        }
+        self._lead.call("journal_open", move=plan.move, plan=plan.model_dump(mode="json"), meta=meta)
+
+    def append(self, kind: str, **record: Any) -> None:
+        """Add one record."""
+        with self._lock:
+            self._lead.call(
+                "journal_append", move=self.plan.move, record={"type": kind, "at": round(time.time(), 3), **record}
+            )
+
+    @property
+    def _lead(self) -> Any:
+        return self._boxes[self.plan.lead]
+
+
+def read_history(boxes: Boxes, lead: str, move: str) -> History:
+    """The journal of a move as the lead box has it."""
+    told = boxes[lead].call("journal_read", move=move)
+    return History.of(Plan.model_validate(told["plan"]), told["meta"], told["records"])

@@ -1,0 +1,183 @@
+"""The moves an operator can ask for: cutover and rollback, from facts to a plan, under the fleet's lock."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleetctl.errors import FleetError, RefusedError, UnfinishedError
+from fleetctl.facts.gather import gather, questions
+from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
+from fleetctl.plan.build import build_plan
+from fleetctl.plan.playbook import Playbook
+from fleetctl.plan.types import Plan
+from fleetctl.remote.boxes import Boxes
+from fleetctl.render.layout import render_layout
+from fleetctl.render.release import File, Release
+from fleetctl.run.execute import Control, Execution, Listener
+from fleetctl.run.journal import History, Journal, Record, read_history
+from fleetctl.spec.fleet import Fleet
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The fleet that a command is about: its file, as values and as text, and the connected boxes."""
+
+    fleet: Fleet
+    text: str
+    boxes: Boxes
+
+
+def look(subject: Subject, releases: tuple[Release, ...] = ()) -> Observed:
+    """Facts of every box, asked for what the file and the releases mention."""
+    return gather(subject.boxes, questions(subject.fleet, releases))
+
+
+def live_release(observed: Observed, lead: str, fleet: str) -> Release:
+    """The release the fleet is in; one without engines when fleetctl has put none there."""
+    return observed[lead].release or Release(fleet=fleet, layout=None)
+
+
+def unfinished(observed: Observed) -> tuple[str, MoveFacts] | None:
+    """The box that keeps the journal of a move that was cut off, and that move."""
+    for box, facts in observed.items():
+        move = open_move(facts)
+        if move is not None:
+            return box, move
+    return None
+
+
+def new_move_name() -> str:
+    """Identity of a move: UTC time, so that names sort, and a few letters, so that two cannot be the same."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + secrets.token_hex(2)
+
+
+def measured_weights(observed: Observed, releases: tuple[Release, ...]) -> dict[str, int]:
+    """Model → bytes of its weights folder, the largest found on any box."""
+    found: dict[str, int] = {}
+    for release in releases:
+        for engine in release.engines:
+            for rank in engine.ranks:
+                seen = observed[rank.box].paths.get(engine.weights)
+                if seen is not None and seen.size:
+                    found[engine.model] = max(found.get(engine.model, 0), seen.size)
+    return found
+
+
+def plan_cutover(subject: Subject, layout: str, playbook: Playbook) -> Plan:
+    """The plan that brings the fleet into a layout of its file."""
+    fleet = subject.fleet
+    first = render_layout(fleet, layout, spec_text=subject.text)
+    asked = questions(fleet, (first,))
+    observed = gather(subject.boxes, asked)
+    weights = measured_weights(observed, (first,))
+    target = render_layout(fleet, layout, weights=weights, spec_text=subject.text) if weights else first
+    lead = lead_of(observed, fleet.proxy.box)
+    source = live_release(observed, lead, fleet.fleet)
+    numbers = [number for facts in observed.values() for number in facts.generations]
+    current = observed[lead].generation
+    same = current is not None and _same(source, target)
+    generation = current if same else max(numbers, default=0) + 1
+    meta = observed[lead].generations.get(current or 0) or {}
+    return build_plan(
+        source=source,
+        target=source if same else target,
+        observed=observed,
+        questions=asked,
+        playbook=playbook,
+        operation="cutover",
+        lead=lead,
+        move=new_move_name(),
+        generation=generation,
+        previous=meta.get("previous") if same else current,
+    )
+
+
+def _same(one: Release, other: Release) -> bool:
+    """The two put the same on the boxes; the comments of the file they were made from may differ."""
+    blank = {"spec": ""}
+    return one.model_copy(update=blank) == other.model_copy(update=blank)
+
+
+def plan_rollback(subject: Subject, playbook: Playbook, to: int | None = None) -> Plan:
+    """The plan that brings the fleet back to an earlier generation, by default the one before.
+
+    Before the first generation lies what the boxes ran without fleetctl. Raises RefusedError when there is nothing
+    to go back to.
+    """
+    observed = look(subject)
+    lead = lead_of(observed, subject.fleet.proxy.box)
+    current = observed[lead].generation
+    if current is None:
+        raise RefusedError("there is nothing to roll back: no layout is live", hint="fleetctl status shows more")
+    meta = observed[lead].generations[current] or {}
+    number = to if to is not None else meta.get("previous")
+    if number == current:
+        raise RefusedError(f"generation {current} is the current one")
+    previous = None
+    target = Release(fleet=subject.fleet.fleet, layout=None)
+    if number is not None:
+        kept = subject.boxes[lead].call("generation_read", number=number)
+        if kept is None:
+            have = ", ".join(str(n) for n in observed[lead].generations)
+            raise RefusedError(f"{lead} does not keep a generation {number}", hint=f"it has {have}")
+        target = Release.model_validate(kept["release"])
+        previous = kept["meta"].get("previous")
+    source = live_release(observed, lead, subject.fleet.fleet)
+    asked = questions(subject.fleet, (target,))
+    observed = gather(subject.boxes, asked)
+    return build_plan(
+        source=source,
+        target=target,
+        observed=observed,
+        questions=asked,
+        playbook=playbook,
+        operation="rollback",
+        lead=lead,
+        move=new_move_name(),
+        generation=number,
+        previous=previous,
+    )
+
+
+def refuse_unfinished(observed: Observed) -> None:
+    """Raises UnfinishedError when a move was cut off."""
+    found = unfinished(observed)
+    if found is None:
+        return
+    _, move = found
+    where = f"from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
+    finish = f"fleetctl cutover --to {move.to_layout}" if move.operation == "cutover" else "fleetctl rollback"
+    raise UnfinishedError(
+        f"a {move.operation} {where} by {move.who} was cut off",
+        hint=f"`{finish}` finishes it, `fleetctl rollback --undo` takes it back",
+    )
+
+
+def carry_out(
+    subject: Subject, plan: Plan, *, command: str, fill: Callable[[File], str], listen: Listener, control: Control
+) -> Record:
+    """Execute a plan from its beginning. Raises MoveUndoneError or MoveStuckError when it did not succeed."""
+    if not subject.boxes.keys() >= set(plan.boxes):
+        missing = sorted(set(plan.boxes) - subject.boxes.keys())
+        raise FleetError(f"the plan needs boxes that are not in this fleet.yaml: {', '.join(missing)}")
+    journal = Journal(subject.boxes, plan)
+    journal.open(command)
+    execution = Execution(plan, subject.boxes, journal, fill=fill, listen=listen, control=control)
+    execution.remember_boots()
+    return execution.run()
+
+
+def take_up(
+    subject: Subject, lead: str, move: str, *, fill: Callable[[File], str], listen: Listener, control: Control
+) -> tuple[History, Execution]:
+    """The execution of a move that was cut off, ready to be finished or undone."""
+    history = read_history(subject.boxes, lead, move)
+    journal = Journal(subject.boxes, history.plan)
+    execution = Execution(
+        history.plan, subject.boxes, journal, fill=fill, listen=listen, control=control, history=history
+    )
+    execution.remember_boots()
+    return history, execution

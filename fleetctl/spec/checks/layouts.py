@@ -1,0 +1,158 @@
+"""Checks of ``layouts``."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fleetctl.spec.checks.flags import value_after
+from fleetctl.spec.checks.view import Placed, View
+from fleetctl.spec.problems import Path, Problem, did_you_mean, nearest, shown
+from fleetctl.spec.units import gib
+
+_MASTER_PORT = 29500
+_CONCURRENCY = 12
+_BEFORE = "before"
+
+
+def names(view: View) -> Iterator[Problem]:
+    """A layout is not called ``before``, which stands for the state before fleetctl."""
+    if _BEFORE in view.mapping("layouts"):
+        message = f"{_BEFORE} stands for the state before fleetctl; give the layout another name"
+        yield view.problem(("layouts", _BEFORE), message, key=True)
+
+
+def references(view: View) -> Iterator[Problem]:
+    """Layouts name models and boxes that exist, and each box once in a placement."""
+    models, boxes = view.mapping("models"), view.mapping("boxes")
+    for entry in view.placements():
+        for seat in entry.seats:
+            if boxes and seat.box not in boxes:
+                yield view.problem(
+                    seat.path, f"there is no box {shown(seat.box)}; {did_you_mean(seat.box, boxes)}", key=True
+                )
+    for layout in view.mapping("layouts"):
+        for model in view.mapping("layouts", layout):
+            if models and model not in models:
+                message = f"there is no model {shown(model)}; {did_you_mean(model, models)}"
+                yield view.problem(("layouts", layout, model), message, key=True)
+
+
+def kinds(view: View) -> Iterator[Problem]:
+    """A placement has either ``copies`` or ``split``; a split has at least two boxes."""
+    for entry in view.placements():
+        copies, split = entry.values.get("copies"), entry.values.get("split")
+        if copies is not None and split is not None:
+            message = "a placement has either copies: or split:"
+            yield view.problem(entry.path, message)
+        elif copies is None and split is None:
+            if not any(nearest(key, ["copies", "split"]) for key in entry.values if key not in ("copies", "split")):
+                yield view.problem(entry.path, "a placement has either copies: or split:")
+        elif isinstance(split, list | dict) and len(split) == 1:
+            yield view.problem(entry.path, "a split needs at least two boxes; one box runs a copy")
+
+
+def split_settings(view: View) -> Iterator[Problem]:
+    """The boxes of a split are one engine: concurrency and arguments stand in the placement, not at a box."""
+    for entry in view.placements():
+        if entry.kind == "split":
+            for seat in entry.seats:
+                for key in ("concurrency", "arguments"):
+                    if seat.settings.get(key):
+                        message = f"a split is one engine, the same on every box; write {key}: beside split:"
+                        yield view.problem((*seat.path, key), message, key=True)
+
+
+def served_names(view: View) -> Iterator[Problem]:
+    """No two models of a layout are served under the same name."""
+    for layout in view.mapping("layouts"):
+        owners: dict[str, str] = {}
+        for model in view.mapping("layouts", layout):
+            served = view.texts("models", model, "served_as") or [(("layouts", layout, model), model)]
+            for path, name in served:
+                owner = owners.setdefault(name, model)
+                if owner != model and model in view.mapping("models"):
+                    message = f"in layout {layout} clients get {owner} under the name {shown(name)} too; rename one"
+                    yield view.problem(path, message, key=path[0] == "layouts")
+
+
+def ports(view: View) -> Iterator[Problem]:
+    """No two processes of a layout share a port on a box: engines, rendezvous of splits, and the proxy."""
+    taken: dict[tuple[str, str, int], tuple[Path, str]] = {}
+    for entry in view.placements():
+        for box, key, port, what in _listeners(view, entry):
+            path: Path = (*entry.path, key) if key in entry.values else entry.path
+            other = taken.setdefault((entry.layout, box, port), (path, what))
+            if other[1] != what:
+                yield view.problem(path, f"port {port} on {box} is already that of {other[1]}; write another {key}:")
+            elif box == view.text("proxy", "box") and port == _proxy_port(view) and _proxy_shares(view, box):
+                yield view.problem(path, f"port {port} on {box} is that of the proxy; write another {key}:")
+
+
+def _listeners(view: View, entry: Placed) -> Iterator[tuple[str, str, int, str]]:
+    """Box, key, port and name of every listener of a placement whose port is known from the file."""
+    port = view.number(*entry.path, "port")
+    for seat in entry.seats[:1] if entry.kind == "split" else entry.seats:
+        if isinstance(port, int):
+            yield seat.box, "port", port, f"the engine of {entry.model}"
+    if entry.kind == "split" and entry.seats:
+        master = view.number(*entry.path, "master_port") if "master_port" in entry.values else _MASTER_PORT
+        if isinstance(master, int):
+            yield entry.seats[0].box, "master_port", master, f"the rendezvous of {entry.model}"
+
+
+def _proxy_port(view: View) -> int | float | None:
+    return view.number("proxy", "port") if "port" in view.mapping("proxy") else 8080
+
+
+def _proxy_shares(view: View, box: str) -> bool:
+    """Whether the proxy listens on an address that the engines of its box use."""
+    address = view.text("proxy", "address")
+    own = (view.text("boxes", box, "address"), view.text("boxes", box, "link"))
+    return address in (None, "0.0.0.0", "::", "*", *own)
+
+
+def shares(view: View) -> Iterator[Problem]:
+    """``gpu_memory_utilization`` of the engines on a box is at most (memory - reserve) / memory."""
+    given: dict[tuple[str, str], list[tuple[Path, float]]] = defaultdict(list)
+    for entry in view.placements():
+        for seat in entry.seats:
+            share = view.number(*seat.path, "gpu_memory_utilization")
+            if share is not None and 0 < share <= 1:
+                given[entry.layout, seat.box].append(((*seat.path, "gpu_memory_utilization"), share))
+    for (_, box), wanted in given.items():
+        memory, reserve = view.size("boxes", box, "memory"), view.size("boxes", box, "reserve")
+        if not memory or reserve is None or reserve >= memory:
+            continue
+        highest, total = (memory - reserve) / memory, sum(share for _, share in wanted)
+        if total > highest + 1e-9:
+            sum_of = " + ".join(f"{share:g}" for _, share in wanted) + (f" = {total:g}" if len(wanted) > 1 else "")
+            message = (
+                f"{sum_of} of {gib(memory)} is {gib(total * memory)}, but {gib(memory)} - reserve {gib(reserve)} "
+                f"= {gib(memory - reserve)}; write at most {math.floor(highest * 100) / 100:g}"
+            )
+            yield view.problem(wanted[-1][0], message)
+
+
+def concurrency(view: View) -> Iterator[Problem]:
+    """``--max-num-seqs``, where it is given, is at least the concurrency that the proxy sends."""
+    for entry in view.placements():
+        for seat in entry.seats:
+            words = [
+                word
+                for base in (("models", entry.model), entry.path, seat.path)
+                for _, word in view.texts(*base, "arguments")
+            ]
+            most = value_after(words, "--max-num-seqs")
+            sent = view.number(*seat.path, "concurrency") or view.number(*entry.path, "concurrency") or _CONCURRENCY
+            if most is not None and most.isascii() and most.isdigit() and int(most[:9]) < sent:
+                path: Path = (
+                    (*seat.path, "concurrency") if "concurrency" in seat.settings else (*entry.path, "concurrency")
+                )
+                message = f"the proxy would send {sent} at once to an engine that takes {most[:9]} (--max-num-seqs); "
+                yield view.problem(path, f"{message}write concurrency: {most[:9]} or raise --max-num-seqs")
+                break
+
+
+CHECKS = (names, references, kinds, split_settings, served_names, ports, shares, concurrency)

@@ -1,0 +1,59 @@
+"""Checks of ``proxy`` and ``gates``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fleetctl.spec.checks.boxes import wrong_address
+from fleetctl.spec.checks.view import View
+from fleetctl.spec.problems import Problem, did_you_mean, shown
+from fleetctl.spec.units import seconds
+
+
+def box(view: View) -> Iterator[Problem]:
+    """The proxy runs on one of the boxes."""
+    boxes, name = view.mapping("boxes"), view.text("proxy", "box")
+    if name is not None and boxes and name not in boxes:
+        yield view.problem(("proxy", "box"), f"there is no box {shown(name)}; {did_you_mean(name, boxes)}")
+
+
+def address(view: View) -> Iterator[Problem]:
+    """The proxy's address is an IP address or a host name alone; its port is a key of its own."""
+    value = view.text("proxy", "address")
+    wrong = wrong_address(value, any_address=True) if value is not None and value != "*" else None
+    if wrong:
+        yield view.problem(("proxy", "address"), f"{shown(value)} is not right: {wrong}")
+
+
+def times(view: View) -> Iterator[Problem]:
+    """Held requests outlast a drain: ``drain`` is at most ``hold``, unless ``hold`` is 0; checks are shorter still."""
+    hold, drain = view.duration("proxy", "hold"), view.duration("proxy", "drain")
+    hold = 1200.0 if "hold" not in view.mapping("proxy") else hold
+    if hold and drain is not None and drain > hold:
+        message = (
+            f"drain ({seconds(drain)}) is longer than hold ({seconds(hold)}): requests that wait would be given up "
+            f"before those that run have finished; write at most {seconds(hold)}"
+        )
+        yield view.problem(("proxy", "drain"), message)
+    for key, least in (("check_interval", 0.05), ("stream_limit", 1.0)):
+        value = view.duration("proxy", key)
+        if value is not None and value < least:
+            message = f"{value:g} s is too short; write at least {least:g}s"
+            yield view.problem(("proxy", key), message)
+    interval = view.duration("proxy", "check_interval")
+    if interval is not None and interval > 60:
+        yield view.problem(
+            ("proxy", "check_interval"), "an engine would be seen after more than a minute; write like 0.5s"
+        )
+
+
+def gate_times(view: View) -> Iterator[Problem]:
+    """A gate has time to answer, and a prompt to answer."""
+    if view.duration("gates", "completion", "within") == 0:
+        yield view.problem(("gates", "completion", "within"), "0 leaves the engine no time to answer; write like 2m")
+    prompt = view.text("gates", "completion", "prompt")
+    if prompt is not None and not prompt.strip():
+        yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")
+
+
+CHECKS = (box, address, times, gate_times)

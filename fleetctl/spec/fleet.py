@@ -1,0 +1,252 @@
+"""fleet.yaml as values. Field descriptions are the reference that ``fleetctl schema`` prints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fleetctl.spec.secret import SecretRef
+from fleetctl.spec.units import Duration, Size
+
+
+class Rule(str):
+    """What a value must look like, in words; stands beside the pattern that checks it."""
+
+
+Name = Annotated[
+    str,
+    Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$"),
+    Rule("a name is lower-case letters, digits and dashes, begins with a letter or digit, at most 31 long"),
+]
+Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Share = Annotated[float, Field(gt=0, le=1, strict=True)]
+
+
+class Part(BaseModel):
+    """Base of every part of fleet.yaml: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Ssh(Part):
+    """How to reach a box; what is left out comes from the OpenSSH configuration of the operator."""
+
+    host: str | None = Field(
+        default=None, description="host name or alias in ~/.ssh/config; default: the box's address"
+    )
+    user: str | None = Field(default=None, description="login user; anyone but root needs sudo")
+    port: Port | None = Field(default=None, description="port of sshd")
+    key: str | None = Field(default=None, description="path of the private key")
+    known_hosts: str | None = Field(default=None, description="path of a known_hosts file used in place of the user's")
+    sudo_password: SecretRef | None = Field(default=None, description="only where sudo asks; default: asked once")
+
+
+class Box(Part):
+    """A machine of the fleet."""
+
+    address: str = Field(description="address at which the proxy and the other boxes reach this box")
+    link: str | None = Field(default=None, description="address on the direct link between boxes; default: address")
+    interface: str | None = Field(
+        default=None, description="network interface that has the link address, for NCCL and Gloo"
+    )
+    memory: Size = Field(description="memory of the box (of the GPU, where it has its own)")
+    reserve: Size = Field(description="memory kept for everything that is not the engine")
+    ssh: Ssh = Field(default=Ssh(), description="how fleetctl logs in")
+
+
+class Venv(Part):
+    """Launch from a Python environment on the box."""
+
+    venv: str = Field(description="path on the box; the engine is started as VENV/bin/vllm")
+
+
+class Container(Part):
+    """Launch from a container image with host networking."""
+
+    image: str = Field(description="image reference, best pinned by digest: name@sha256:…")
+    engine: Literal["docker", "podman"] = Field(default="docker", description="program that runs the container")
+    options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --gpus=all")
+
+
+class Speculative(BaseModel):
+    """Speculative decoding, handed to vLLM as --speculative-config; further keys pass through."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    method: str = Field(description="method, as vLLM names it: mtp, eagle3, ngram, …")
+    num_speculative_tokens: Count = Field(description="tokens drafted at a time")
+
+
+class Model(Part):
+    """A model the fleet can serve."""
+
+    weights: str = Field(description="path of a folder on the boxes, or a hub id such as org/name")
+    revision: str | None = Field(default=None, description="revision of a hub id")
+    weights_size: Size | None = Field(
+        default=None, description="bytes in memory; default: the size of the weights folder"
+    )
+    served_as: tuple[str, ...] = Field(default=(), description="names clients use; default: the model's key")
+    context: Count = Field(description="longest request in tokens (--max-model-len)")
+    kv_cache_dtype: str | None = Field(default=None, description="--kv-cache-dtype, for example fp8")
+    speculative: Speculative | None = Field(default=None, description="speculative decoding (--speculative-config)")
+    runtime: Literal["vllm"] = Field(default="vllm", description="kind of engine")
+    launch: Venv | Container = Field(description="what the engine is started from: {venv: PATH} or {image: NAME}")
+    arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine, one word each")
+    environment: dict[str, str | SecretRef] = Field(
+        default={}, description="environment of the engine; values may be secrets"
+    )
+    load_limit: Duration = Field(default=900.0, description="longest time from start to ready")
+    stop_limit: Duration = Field(default=60.0, description="longest time from SIGTERM to the end")
+
+
+class PerBox(Part):
+    """Settings of one box of a placement, where they differ from those of the placement."""
+
+    concurrency: Count | None = Field(default=None, description="requests this copy takes at once")
+    gpu_memory_utilization: Share | None = Field(
+        default=None,
+        description="share of the box's memory for this engine; default: (memory - reserve) / memory",
+    )
+    arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine on this box")
+    environment: dict[str, str] = Field(default={}, description="environment of the engine on this box")
+
+
+def _boxes(value: Any) -> Any:
+    """A list of boxes is short for a mapping of boxes without settings of their own."""
+    if isinstance(value, list | tuple):
+        names = [name for name in value if isinstance(name, str)]
+        if len(names) < len(value):
+            raise ValueError("a list of boxes has their names, like [spark1, spark2]")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"box named twice: {', '.join(twice)}; keep one")
+        return {name: {} for name in names}
+    if isinstance(value, dict):
+        return {name: {} if settings is None else settings for name, settings in value.items()}
+    return value
+
+
+Boxes = Annotated[
+    dict[str, PerBox],
+    BeforeValidator(
+        _boxes,
+        json_schema_input_type=Annotated[list[str], Field(min_length=1)]
+        | Annotated[dict[str, PerBox | None], Field(min_length=1)],
+    ),
+    Field(min_length=1),
+]
+
+
+class Placement(Part):
+    """Where a model runs in a layout: ``copies``, one engine on each box, or ``split``, one over all."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["copies"], "properties": {"copies": {"not": {"type": "null"}}}},
+                {
+                    "required": ["split"],
+                    "properties": {"split": {"type": ["array", "object"], "minItems": 2, "minProperties": 2}},
+                },
+            ]
+        },
+    )
+
+    copies: Boxes | None = Field(default=None, description="boxes that each run a full copy")
+    split: Boxes | None = Field(default=None, description="boxes that run one engine together; the first is the head")
+    parallel: Literal["tensor", "pipeline"] = Field(default="tensor", description="how a split engine is divided")
+    concurrency: Count = Field(
+        default=12, description="requests one engine takes at once; the others wait in the proxy"
+    )
+    port: Port | None = Field(default=None, description="port of the engine; default: 8000 and up")
+    master_port: Port = Field(default=29500, description="rendezvous port of a split engine on its head")
+    arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine in this layout only")
+    environment: dict[str, str] = Field(default={}, description="environment of the engine in this layout only")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Placement:
+        if (self.copies is None) == (self.split is None):
+            raise ValueError("a placement has either copies: or split:")
+        if self.split is not None and len(self.split) < 2:
+            raise ValueError("a split needs at least two boxes; one box runs a copy")
+        return self
+
+    @property
+    def boxes(self) -> dict[str, PerBox]:
+        """The boxes of the placement in the order of the file."""
+        return self.copies if self.copies is not None else (self.split or {})
+
+
+class Proxy(Part):
+    """The one address that clients use."""
+
+    box: Name = Field(description="box that runs the proxy")
+    address: str | None = Field(default=None, description="address to listen on; default: the box's address")
+    port: Port = Field(default=8080, description="port to listen on")
+    hold: Duration = Field(default=1200.0, description="how long a request waits while no engine is up, before a 503")
+    drain: Duration = Field(
+        default=120.0, description="how long running requests may take to finish before an engine stops"
+    )
+    stream_limit: Duration = Field(
+        default=3600.0, description="longest silence of an engine before its request is given up"
+    )
+    check_interval: Duration = Field(default=0.5, description="time between two health checks of an engine")
+    api_keys: dict[Name, SecretRef] = Field(default={}, description="named keys that clients may use; none: no check")
+
+
+UnitName = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9:_.\\@-]+\.(service|timer|path|socket|target)$"),
+    Rule("a unit is named in full, like old-vllm.service or watchdog.timer"),
+]
+
+
+class Superseded(Part):
+    """A unit that is not fleetctl's and must not run beside its engines."""
+
+    unit: UnitName = Field(description="full name of the unit")
+    boxes: tuple[Name, ...] | None = Field(default=None, description="boxes that have it; default: every box")
+
+
+def _superseded(value: Any) -> Any:
+    return {"unit": value} if isinstance(value, str) else value
+
+
+SupersededUnit = Annotated[Superseded, BeforeValidator(_superseded, json_schema_input_type=UnitName | Superseded)]
+
+
+class CompletionGate(Part):
+    """A real completion, asked of the engine directly, streaming and not."""
+
+    prompt: str = Field(default="Answer with one word: what is the capital of France?", description="what is asked")
+    max_tokens: Count = Field(default=64, description="longest answer in tokens")
+    within: Duration = Field(default=120.0, description="longest time for the whole answer")
+
+
+class Gates(Part):
+    """What an engine must pass before it gets traffic. Readiness, model and context are always checked."""
+
+    completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
+
+
+class Fleet(Part):
+    """The whole of fleet.yaml."""
+
+    fleet: Name = Field(description="name of the fleet")
+    boxes: dict[Name, Box] = Field(min_length=1, description="name → box")
+    models: dict[Name, Model] = Field(min_length=1, description="name → model")
+    layouts: dict[Name, dict[Name, Placement]] = Field(min_length=1, description="layout → model → placement")
+    proxy: Proxy = Field(description="the one address that clients use")
+    superseded: tuple[SupersededUnit, ...] = Field(
+        default=(),
+        description="units that must not run beside fleetctl's; a name alone is short for {unit: NAME}",
+    )
+    gates: Gates = Field(default=Gates(), description="what an engine must pass before it gets traffic")
+
+    def superseded_on(self, box: str) -> list[str]:
+        """Names of the foreign units that fleetctl replaces on a box."""
+        return [entry.unit for entry in self.superseded if entry.boxes is None or box in entry.boxes]

@@ -1,0 +1,161 @@
+"""Steps that touch nothing which serves: look again, keep the release on the box, have it checked, load the proxy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleetctl.errors import StepError
+from fleetctl.facts.types import BoxFacts
+from fleetctl.plan.types import PlannedStep
+from fleetctl.render.proxy import proxy_files
+from fleetctl.render.release import File, ProxyConfig
+from fleetctl.steps.base import Context, Record, Step, register
+
+
+@register
+class Preflight(Step):
+    """The box is still as it was when the plan was made."""
+
+    kind = "preflight"
+    once = True
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        told = context.box(step).call("facts", timeout=60, **context.plan.questions[step.box])
+        if BoxFacts.model_validate(told).digest() != step.params["digest"]:
+            raise StepError(
+                f"{step.box} has changed since the plan was made", hint="make the plan again and look at it"
+            )
+        return {}
+
+
+@register
+class StageRelease(Step):
+    """Keep the generation on the box: release, files with their secrets filled in, and meta data last."""
+
+    kind = "stage_release"
+
+    def check(self, context: Context, step: PlannedStep) -> bool:
+        kept = context.box(step).call("generation_read", number=step.params["generation"])
+        return kept is not None and bool(kept["release"] == context.plan.release.model_dump(mode="json"))
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        plan = context.plan
+        folder = f"/etc/fleetctl/generations/{step.params['generation']}"
+        files = plan.release.files.get(step.box, ())
+        entries = [_entry(folder + "/files", file, context) for file in files]
+        entries.append(
+            {
+                "path": f"{folder}/release.json",
+                "content": plan.release.model_dump_json(),
+                "mode": 0o600,
+                "private": True,
+            }
+        )
+        box = context.box(step)
+        box.call("write", files=entries)
+        meta = {
+            "generation": step.params["generation"],
+            "layout": plan.to_layout,
+            "previous": plan.previous,
+            "move": plan.move,
+            "paths": [file.path for file in files],
+            "superseded": list(plan.release.superseded.get(step.box, ())),
+        }
+        box.call("write_meta", number=step.params["generation"], meta=meta)
+        return {"files": len(files)}
+
+    def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
+        if step.params["generation"] != context.plan.from_generation:
+            context.box(step).call("generation_remove", number=step.params["generation"])
+        return {}
+
+
+def _entry(folder: str, file: File, context: Context) -> Record:
+    return {"path": folder + file.path, "content": context.fill(file), "mode": file.mode, "private": True}
+
+
+@register
+class VerifyRelease(Step):
+    """systemd and HAProxy on the box accept the files before any of them is used."""
+
+    kind = "verify_release"
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        box = context.box(step)
+        folder = context.generation_files(step.params["generation"])
+        for path in step.params["units"]:
+            ran = box.run("systemd-analyze", "verify", "--man=no", folder + path, timeout=60, check=False)
+            if ran.rc != 0:
+                raise StepError(f"{step.box}: systemd does not accept {path}: {_first_lines(ran.err)}")
+        config = step.params["config"]
+        if config is not None:
+            _check_haproxy(box, folder, config)
+        return {"units": len(step.params["units"])}
+
+
+def _check_haproxy(box: Any, folder: str, config: str) -> None:
+    ran = box.run("haproxy", "-c", "-f", folder + config, timeout=60, check=False)
+    if ran.rc != 0:
+        raise StepError(f"{box.name}: HAProxy does not accept {config}: {_first_lines(ran.err + ran.out)}")
+
+
+def _first_lines(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines()[:6] if line.strip())
+
+
+def transition_folder(move: str) -> str:
+    """Where the proxy's files for the time of a move are kept on the proxy's box."""
+    return f"/var/lib/fleetctl/moves/{move}/transition"
+
+
+@register
+class LoadProxy(Step):
+    """Start or reload the proxy with the servers of both layouts, while nothing is held."""
+
+    kind = "load_proxy"
+
+    def check(self, context: Context, step: PlannedStep) -> bool:
+        seen = context.box(step).call("proxy_look", path=context.proxy.admin_socket)
+        return seen is not None and bool(seen["description"] == step.params["description"])
+
+    def prior(self, context: Context, step: PlannedStep) -> Record:
+        config = ProxyConfig.model_validate(step.params["config"])
+        state = context.box(step).call("unit_states", units=[config.unit])[config.unit]
+        return {"running": state["active"] == "active"}
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        config = ProxyConfig.model_validate(step.params["config"])
+        box = context.box(step)
+        folder = transition_folder(context.plan.move)
+        files = proxy_files(config)
+        box.call("write", files=[_entry(folder, file, context) for file in files])
+        paths = [file.path for file in files]
+        box.call("install", move=context.plan.move, folder=folder, paths=paths, remove=[])
+        box.call("daemon_reload")
+        reload_or_start(box, config)
+        box.call("proxy_await", path=config.admin_socket, description=step.params["description"], limit=15)
+        return {"files": paths}
+
+    def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
+        config = ProxyConfig.model_validate(step.params["config"])
+        box = context.box(step)
+        paths = [file.path for file in proxy_files(config)]
+        box.call("uninstall", move=context.plan.move, paths=paths)
+        if prior["running"]:
+            box.call("daemon_reload")
+            reload_or_start(box, config)
+        else:
+            box.call("unit_stop", unit=config.unit)
+            box.call("daemon_reload")
+        return {}
+
+
+def reload_or_start(box: Any, config: ProxyConfig) -> None:
+    """Make the proxy run what is in its file: reload when it runs, which cuts no stream, else start it."""
+    state = box.call("unit_states", units=[config.unit])[config.unit]
+    if state["active"] == "active":
+        ran = box.run("systemctl", "reload", config.unit, timeout=60, check=False)
+        if ran.rc != 0:
+            raise StepError(f"{box.name}: the proxy did not reload: {_first_lines(ran.err)}")
+    else:
+        box.call("unit_start", unit=config.unit, wait=True)
