@@ -1,13 +1,14 @@
 -- Holds requests while their backend has no usable server.
 --
---   http-request lua.hold SECONDS     waits; sets txn.held (milliseconds waited) and, when it was in vain, txn.held_out
+--   http-request lua.hold SECONDS     waits; sets txn.hold to "over" or "expired", and txn.held to the milliseconds
+--                                     waited. HAProxy breaks it off when the client leaves: then txn.hold is not set.
 --   lua.usable(BACKEND)               number of usable servers, without the one that leads back to the wait
 --
 -- A server is usable when it is up, ready and not draining: HAProxy's own count of active servers.
 
 local POLL = 20 -- milliseconds between two looks
 
-local seen = {} -- backend -> {time of the look in milliseconds, usable servers}
+local last = {} -- backend -> {time of the last look in milliseconds, usable servers}
 
 local function milliseconds()
     local now = core.now()
@@ -15,30 +16,35 @@ local function milliseconds()
 end
 
 local function usable(name)
-    local now = milliseconds()
-    local look = seen[name]
+    return tonumber(core.backends[name]:get_stats().act) or 0
+end
+
+-- All requests that wait for a backend share one look.
+local function usable_lately(name)
+    local now, look = milliseconds(), last[name]
     if look == nil or now - look[1] >= POLL or now < look[1] then
-        look = { now, tonumber(core.backends[name]:get_stats().act) or 0 }
-        seen[name] = look
+        look = { now, usable(name) }
+        last[name] = look
     end
     return look[2]
 end
 
 core.register_action("hold", { "http-req" }, function(txn, seconds)
     local name = txn.f:be_name()
-    if usable(name) > 0 then
-        return
+    if usable(name) == 0 then
+        local start = milliseconds()
+        local deadline = start + tonumber(seconds) * 1000
+        repeat
+            if milliseconds() >= deadline then
+                txn:set_var("txn.held", milliseconds() - start)
+                txn:set_var("txn.hold", "expired")
+                return
+            end
+            core.msleep(POLL)
+        until usable_lately(name) > 0
+        txn:set_var("txn.held", milliseconds() - start)
     end
-    local start = milliseconds()
-    local deadline = start + tonumber(seconds) * 1000
-    while usable(name) == 0 do
-        if milliseconds() >= deadline then
-            txn:set_var("txn.held_out", true)
-            break
-        end
-        core.msleep(POLL)
-    end
-    txn:set_var("txn.held", milliseconds() - start)
+    txn:set_var("txn.hold", "over")
 end, 1)
 
 core.register_fetches("usable", function(_, name)

@@ -61,7 +61,7 @@ class LiveView:
         state = event["state"]
         with self._lock:
             if state == "progress":
-                self._says[name] = describe(event)
+                self._says[name] = describe(event["seen"])
             else:
                 self._state[name] = state
                 self._since[name] = time.monotonic()
@@ -75,7 +75,7 @@ class LiveView:
     def _line(self, step: PlannedStep, event: dict[str, Any]) -> None:
         mark = MARKS.get(event["state"], ("…", ""))[0]
         took = f"  {seconds(event['seconds'])}" if "seconds" in event else ""
-        told = describe(event) if event["state"] == "progress" else event.get("message", "").split("\n")[0]
+        told = describe(event["seen"]) if event["state"] == "progress" else event.get("message", "").split("\n")[0]
         said = f"  {told}" if told else ""
         self._out.print(f"{mark} {step.stage:<8} {step.summary}{took}{said}", markup=False)
 

@@ -130,8 +130,8 @@ def _box_problems(name: str, facts: BoxFacts, release: Release, generation: int 
     if name in release.boxes() and facts.generation != generation:
         found.append(f"{name}: it is in generation {facts.generation}, the fleet in {generation}")
     for unit, state in facts.units.items():
-        if unit.startswith("fleetctl-") and state.drop_ins:
+        if unit in facts.ours and state.drop_ins:
             found.append(f"{name}: {unit} is overridden by {', '.join(state.drop_ins)}")
-        if unit.startswith("fleetctl-") and state.restarts:
+        if unit in facts.ours and state.restarts:
             found.append(f"{name}: {unit} was restarted {state.restarts} times by systemd")
     return found

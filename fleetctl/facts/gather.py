@@ -25,9 +25,12 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
         ports.update(e.master_port for e, rank in release.ranks_on(box) if e.master_port and rank.rank == 0)
         if release.proxy and release.proxy.box == box:
             ports.add(release.proxy.port)
+    wanted = {rank.unit for release in releases for _, rank in release.ranks_on(box)}
+    wanted |= {r.proxy.unit for r in releases if r.proxy and r.proxy.box == box}
     units = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
     return {
         "foreign": sorted(units),
+        "units": sorted(wanted),
         "paths": sorted(paths),
         "ports": sorted(ports),
         "socket_path": ADMIN_SOCKET,

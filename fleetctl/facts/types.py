@@ -134,6 +134,7 @@ class BoxFacts(Seen):
     memory: dict[str, int]
     free: dict[str, int]
     units: dict[str, UnitFacts]
+    ours: tuple[str, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
     mentions: tuple[Mention, ...] = ()
     paths: dict[str, PathFacts] = {}

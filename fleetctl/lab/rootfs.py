@@ -73,7 +73,7 @@ FILES: dict[str, tuple[int, str]] = {
         0o644,
         "[Journal]\nStorage=persistent\nSystemMaxUse=32M\nRuntimeMaxUse=16M\nRateLimitIntervalSec=0\n",
     ),
-    "etc/systemd/system/fleetctl-lab-network.service": (
+    "etc/systemd/system/lab-network.service": (
         0o644,
         "[Unit]\n"
         "Description=Static addresses of this lab box\n"
@@ -184,7 +184,7 @@ def _furnish(rootfs: Path) -> None:
         _chroot(rootfs, "useradd", "--create-home", "--gid", "users", "--shell", "/bin/bash", user)
     _chroot(rootfs, "chpasswd", input=f"operator:{OPERATOR_PASSWORD}\n")
     _chroot(rootfs, "systemctl", "disable", *DISABLED_UNITS)
-    _chroot(rootfs, "systemctl", "enable", "ssh.service", "fleetctl-lab-network.service")
+    _chroot(rootfs, "systemctl", "enable", "ssh.service", "lab-network.service")
     # Every box gets keys and an identity of its own; the image must not carry any.
     for key in (rootfs / "etc/ssh").glob("ssh_host_*"):
         key.unlink()

@@ -7,7 +7,8 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import haproxy, state, units, waits
+from fleetctl.onbox import haproxy, state, waits
+from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.main import Call, op
 
 PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
@@ -25,9 +26,9 @@ def owner_of(inodes: List[int]) -> Optional[Dict[str, Any]]:
                     pid = int(name)
                     return {
                         "pid": pid,
-                        "comm": units.comm_of(pid),
-                        "unit": units.unit_of(pid),
-                        "engine": units.environment_of(pid).get("FLEETCTL_ENGINE"),
+                        "comm": unit_states.comm_of(pid),
+                        "unit": unit_states.unit_of(pid),
+                        "engine": unit_states.environment_of(pid).get("FLEETCTL_ENGINE"),
                     }
         except OSError:
             continue
@@ -58,6 +59,11 @@ def path_facts(path: str) -> Dict[str, Any]:
     if os.path.exists(path):
         return {"kind": "file", "size": os.path.getsize(path), "executable": os.access(path, os.X_OK)}
     return {"kind": "missing", "size": 0}
+
+
+def written_units(paths: List[str]) -> List[str]:
+    """Units among the files that a generation puts on this box: these are fleetctl's own."""
+    return [os.path.basename(path) for path in paths if path.startswith("/etc/systemd/system/")]
 
 
 def free_space(path: str) -> int:
@@ -126,16 +132,17 @@ def boot(call: Call) -> str:
 def facts(
     call: Call,
     foreign: List[str],
+    units: List[str],
     paths: List[str],
     ports: List[int],
     socket_path: str,
 ) -> Dict[str, Any]:
-    """Facts of this box. ``foreign``: superseded units; ``paths``: programs and weights."""
-    ours = units.installed_units()
+    """Facts of this box. ``foreign``: superseded units; ``units``: those that a layout wants; ``paths``: programs and weights."""
     current = state.current_generation()
     numbers = state.generation_numbers()
     generations = {str(number): state.read_json(state.generation_folder(number) + "/meta.json") for number in numbers}
     known = state.read_json(state.SUPERSEDED) or {}
+    ours = sorted({unit for meta in generations.values() if meta for unit in written_units(meta["paths"])})
     meta = generations.get(str(current)) or {}
     foreign = sorted({*foreign, *known, *meta.get("superseded", [])})
     memory = waits.meminfo()
@@ -146,8 +153,9 @@ def facts(
         "python": platform.python_version(),
         "memory": {"total": memory["MemTotal"], "available": memory["MemAvailable"]},
         "free": {path: free_space(path) for path in ("/etc/fleetctl", "/var/lib/fleetctl")},
-        "units": units.states(call, sorted({*ours, *foreign})),
-        "processes": units.engine_processes(),
+        "units": unit_states.states(call, sorted({*ours, *units, *foreign})),
+        "ours": ours,
+        "processes": unit_states.engine_processes(),
         "mentions": mentions(foreign, ours) if foreign else [],
         "paths": {path: path_facts(path) for path in paths},
         "ports": port_owners(ports),

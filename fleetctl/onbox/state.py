@@ -1,5 +1,6 @@
 """What fleetctl keeps on a box: generations under /etc/fleetctl, journal and lock under /var/lib/fleetctl."""
 
+import base64
 import errno
 import filecmp
 import json
@@ -150,9 +151,9 @@ def _keep_prior(move: str, path: str) -> None:
 
 
 def _put(call: Call, source: str, path: str) -> None:
-    with open(source, encoding="utf-8") as content:
-        mode = os.stat(source).st_mode & 0o7777
-        write(call, [{"path": path, "content": content.read(), "mode": mode}])
+    with open(source, "rb") as content:
+        encoded = base64.b64encode(content.read()).decode()
+    write(call, [{"path": path, "content_b64": encoded, "mode": os.stat(source).st_mode & 0o7777}])
 
 
 @op("install")

@@ -1,6 +1,5 @@
 """systemd on the box: unit states, and starting and stopping with the effect verified."""
 
-import glob
 import os
 import re
 import time
@@ -88,11 +87,6 @@ def comm_of(pid: int) -> str:
             return source.read().strip()
     except OSError:
         return ""
-
-
-def installed_units() -> List[str]:
-    """fleetctl's own unit files on this box."""
-    return sorted(os.path.basename(path) for path in glob.glob("/etc/systemd/system/fleetctl-*.service"))
 
 
 def states(call: Call, units: Sequence[str]) -> Dict[str, Dict[str, Any]]:

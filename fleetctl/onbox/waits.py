@@ -141,7 +141,7 @@ def await_ready(call: Call, unit: str, engine: str, url: Optional[str], limit: f
             next_event = waited + 1.0
             call.event(
                 waited=round(waited, 1),
-                state=state.get("sub", ""),
+                sub=state.get("sub", ""),
                 available=meminfo()["MemAvailable"],
                 log="".join(logs(call, unit, 1))[-200:],
             )

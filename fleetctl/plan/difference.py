@@ -62,11 +62,6 @@ class Difference:
         )
 
 
-def is_engine_unit(unit: str, release: Release) -> bool:
-    """A unit of fleetctl's own that runs an engine (and not the proxy)."""
-    return unit.startswith("fleetctl-") and not (release.proxy and unit == release.proxy.unit) and unit != PROXY_UNIT
-
-
 PROXY_UNIT = ProxyConfig.model_fields["unit"].default
 
 
@@ -124,7 +119,7 @@ def _compare_box(
     starting = {engine.id for engine in restart}
     wanted = {rank.unit: (engine, rank) for engine, rank in target.ranks_on(box)}
     start = {unit: pair for unit, pair in wanted.items() if pair[0].id in starting}
-    ours = {unit: state for unit, state in facts.units.items() if is_engine_unit(unit, target)}
+    ours = {unit: state for unit, state in facts.units.items() if unit in facts.ours and unit != PROXY_UNIT}
     stop = {
         unit: state
         for unit, state in ours.items()
@@ -137,7 +132,7 @@ def _compare_box(
     superseded = target.superseded.get(box, ())
     source_paths = {file.path for file in source.files.get(box, ())}
     target_paths = {file.path for file in target.files.get(box, ())}
-    stray = {UNIT_FOLDER + unit for unit in facts.units if unit.startswith("fleetctl-")}
+    stray = {UNIT_FOLDER + unit for unit in facts.ours if facts.units[unit].load != "not-found"}
     return BoxDifference(
         box=box,
         stop=stop,
@@ -151,9 +146,7 @@ def _compare_box(
         give_back=[unit for unit in facts.superseded if unit not in superseded],
         at_boot=sorted(at_boot),
         enable=sorted(u for u in at_boot if not (facts.units.get(u) and facts.units[u].at_boot)),
-        disable=sorted(
-            u for u, s in facts.units.items() if u.startswith("fleetctl-") and u not in at_boot and s.at_boot
-        ),
+        disable=sorted(u for u, s in facts.units.items() if u in facts.ours and u not in at_boot and s.at_boot),
         install=_files_to_install(facts, box, source, target),
         remove=sorted((source_paths | stray) - target_paths),
         generation=facts.generation != generation,

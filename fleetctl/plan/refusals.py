@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference
@@ -47,8 +47,9 @@ def _programs(target: Release, observed: Observed, difference: Difference) -> It
         yield f"{target.proxy.box}: HAProxy is not installed: apt-get install haproxy"
 
 
-def _ours(facts: BoxFacts, unit: str | None) -> bool:
-    return unit is not None and (unit.startswith("fleetctl-") or unit in facts.units)
+def _goes(facts: BoxFacts, unit: str | None, foreign: Collection[str]) -> bool:
+    """A unit that the move stops, or that is fleetctl's: its port will be free."""
+    return unit is not None and (unit in facts.ours or unit in foreign)
 
 
 def _ports(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
@@ -62,7 +63,11 @@ def _ports(target: Release, observed: Observed, difference: Difference) -> Itera
     for box, ports in wanted.items():
         for port, purpose in sorted(ports.items()):
             owner = observed[box].ports.get(port)
-            if owner is not None and owner.engine is None and not _ours(observed[box], owner.unit):
+            if (
+                owner is not None
+                and owner.engine is None
+                and not _goes(observed[box], owner.unit, target.superseded.get(box, ()))
+            ):
                 yield (
                     f"{box}: port {port} for {purpose} is taken by {owner}: stop it, list its unit "
                     "under superseded:, or give another port"
@@ -71,12 +76,9 @@ def _ports(target: Release, observed: Observed, difference: Difference) -> Itera
 
 def _clashes(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
     for box, facts in observed.items():
-        known = {
-            str(path).rsplit("/", 1)[1] for meta in facts.generations.values() for path in (meta or {}).get("paths", ())
-        }
         for _engine, rank in target.ranks_on(box):
             unit = facts.units.get(rank.unit)
-            if unit and unit.fragment and rank.unit not in known:
+            if unit and unit.fragment and rank.unit not in facts.ours:
                 yield (
                     f"{box}: there is a unit {rank.unit} ({unit.fragment}) that fleetctl did not write: "
                     "rename the layout or the model, or remove that file"
@@ -102,7 +104,7 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
         for path in facts.drift:
             found.append(f"{box}: {path} was edited or removed since it was put there; the move replaces it")
         for unit, state in facts.units.items():
-            if state.drop_ins and unit.startswith("fleetctl-"):
+            if state.drop_ins and unit in facts.ours:
                 found.append(f"{box}: {unit} is overridden by {', '.join(state.drop_ins)}")
     generations = {facts.generation for facts in observed.values()}
     if len(generations) > 1:

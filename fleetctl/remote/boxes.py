@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,7 +45,7 @@ class Boxes(Mapping[str, BoxConnection]):
         Raises BoxError, or SeveralBoxesError with all that went wrong; nothing stays connected then.
         """
         wanted = list(fleet.boxes) if names is None else [name for name in fleet.boxes if name in set(names)]
-        desk = _Desk()
+        desk = _Desk(len(wanted))
         opened: dict[str, BoxConnection] = {}
 
         def one(name: str) -> None:
@@ -70,7 +72,7 @@ class Boxes(Mapping[str, BoxConnection]):
         All are waited for. FleetErrors of several boxes are raised as one SeveralBoxesError, that of one box as it is;
         any other exception is raised as it is. Ctrl-C cancels the calls under way.
         """
-        return _on_each(self._connections, fn, self.cancel, _Desk())
+        return _on_each(self._connections, fn, self.cancel, _Desk(len(self._connections)))
 
     def cancel(self, ops: Collection[str] | None = None) -> None:
         """Cancel the calls under way on every box, of the ops named only or of all."""
@@ -98,6 +100,12 @@ class Boxes(Mapping[str, BoxConnection]):
         self.close()
 
 
+@dataclass
+class _Question:
+    ask: Callable[[], str]
+    answers: queue.SimpleQueue[str | BaseException]
+
+
 class _Desk:
     """Where the threads of boxes bring questions for the operator, and report that they are done.
 
@@ -105,8 +113,9 @@ class _Desk:
     is cut off in any other would leave the terminal without echo.
     """
 
-    def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def __init__(self, threads: int) -> None:
+        self._inbox: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._busy = threads
 
     def asking(self, ask: Callable[[Thing], str] | None) -> Callable[[Thing], str] | None:
         """The same question, to be called from any thread."""
@@ -115,19 +124,11 @@ class _Desk:
 
         def brought(thing: Thing) -> str:
             answers: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
-
-            def answer() -> None:
-                try:
-                    answers.put(ask(thing))
-                except BaseException as error:
-                    answers.put(error)
-                    raise
-
-            self._inbox.put(answer)
-            answered = answers.get()
-            if isinstance(answered, BaseException):
-                raise answered
-            return answered
+            self._inbox.put(_Question(lambda: ask(thing), answers))
+            answer = answers.get()
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
 
         return brought
 
@@ -135,14 +136,29 @@ class _Desk:
         """One thread is done."""
         self._inbox.put(None)
 
-    def attend(self, threads: int) -> None:
-        """Answer questions until so many threads are done."""
-        while threads > 0:
+    def attend(self) -> None:
+        """Answer questions until all threads are done. An error of a question is raised here and where it came from."""
+        while self._busy > 0:
             question = self._inbox.get()
             if question is None:
-                threads -= 1
-            else:
-                question()
+                self._busy -= 1
+                continue
+            try:
+                question.answers.put(question.ask())
+            except BaseException as error:
+                question.answers.put(error)
+                raise
+
+    def dismiss(self, seconds: float) -> None:
+        """Let all threads come to their end, with no more questions, for so long."""
+        end = time.monotonic() + seconds
+        with contextlib.suppress(queue.Empty):
+            while self._busy > 0:
+                question = self._inbox.get(timeout=max(0.0, end - time.monotonic()))
+                if question is None:
+                    self._busy -= 1
+                else:
+                    question.answers.put(FleetError("interrupted"))
 
 
 def _on_each(
@@ -160,19 +176,13 @@ def _on_each(
             desk.done()
 
     # Daemon threads and not a pool: a call that hangs must not keep the process from ending.
-    threads = [
-        threading.Thread(target=work, args=(name, thing), name=f"{name}-work", daemon=True)
-        for name, thing in things.items()
-    ]
-    for thread in threads:
-        thread.start()
+    for name, thing in things.items():
+        threading.Thread(target=work, args=(name, thing), name=f"{name}-work", daemon=True).start()
     try:
-        desk.attend(len(threads))
+        desk.attend()
     except BaseException:
         cancel()
-        end = time.monotonic() + GIVE_UP
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
+        desk.dismiss(GIVE_UP)
         raise
     known: dict[str, FleetError] = {}
     for name in things:

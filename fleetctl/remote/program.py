@@ -84,20 +84,24 @@ class Running:
 
 
 @functools.cache
+def _sources() -> dict[str, str]:
+    """Source of every module in fleetctl/onbox by its full name."""
+    folder = Path(__file__).resolve().parent.parent / "onbox"
+    files = (path for path in sorted(folder.glob("*.py")) if path.stem != "__init__")
+    return {f"fleetctl.onbox.{path.stem}": path.read_text(encoding="utf-8") for path in files}
+
+
+def ops() -> dict[str, str]:
+    """Which module has which op."""
+    found = {name: re.findall(r'^@op\("([^"]+)"\)', text, re.MULTILINE) for name, text in _sources().items()}
+    return {op: name for name, names in found.items() for op in names}
+
+
+@functools.cache
 def bundle() -> bytes:
     """All of fleetctl/onbox as the one line that the bootstrap reads."""
-    folder = Path(__file__).resolve().parent.parent / "onbox"
-    sources: dict[str, str] = {}
-    index: dict[str, str] = {}
-    for path in sorted(folder.glob("*.py")):
-        if path.stem == "__init__":
-            continue
-        name = f"fleetctl.onbox.{path.stem}"
-        sources[name] = path.read_text(encoding="utf-8")
-        for op in re.findall(r'^@op\("([^"]+)"\)', sources[name], re.MULTILINE):
-            index[op] = name
-    program = _LOADER.format(bundle=json.dumps([sources, index]))
-    return binascii.b2a_base64(zlib.compress(program.encode(), 6), newline=True)
+    source = _LOADER.format(bundle=json.dumps([_sources(), ops()]))
+    return binascii.b2a_base64(zlib.compress(source.encode(), 6), newline=True)
 
 
 def start(

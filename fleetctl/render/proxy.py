@@ -77,7 +77,6 @@ def haproxy_config(config: ProxyConfig) -> str:
         box=config.box,
         admin_socket=config.admin_socket,
         run_folder=PurePosixPath(config.admin_socket).parent,
-        folder=PROXY_FOLDER,
         maxconn=MAXCONN_SEVERAL if several else MAXCONN,
         bind=_endpoint(config.address, config.port),
         hold=_milliseconds(config.hold),

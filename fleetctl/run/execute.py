@@ -236,7 +236,7 @@ class Execution:
     # Telling
 
     def _progress(self, step: PlannedStep, said: Record) -> None:
-        self._tell("step", "progress", step, **said)
+        self._tell("step", "progress", step, seen=said)
 
     def _tell(self, kind: str, state: str, step: PlannedStep | None = None, **more: Any) -> None:
         about = {"step": step.id, "stage": step.stage, "summary": step.summary} if step else {}

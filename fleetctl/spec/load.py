@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from fleetctl.spec.checks import check
 from fleetctl.spec.explain import explain
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.problems import FleetFileError, Problem, listed
-from fleetctl.spec.syntax import LONGEST, compose
+from fleetctl.spec.syntax import LONGEST, compose, lines_of
 from fleetctl.spec.tree import TooLargeError, Tree
 from fleetctl.spec.wants import required
 
@@ -48,14 +48,16 @@ def parse_fleet(text: str, source_name: str) -> Fleet:
     if root is None:
         message = f"there is nothing in this file; it needs the keys {keys} ({_STARTER})"
         raise FleetFileError(source_name, [Problem(1, 1, (), message)])
+    lines = lines_of(text)
     try:
         tree = Tree(root)
     except TooLargeError as error:
-        raise FleetFileError(source_name, [Problem(*error.place, (), str(error))]) from None
+        problem = Problem(*error.place, (), str(error))
+        raise FleetFileError(source_name, [_inside(problem, lines)]) from None
     if not isinstance(tree.data, dict):
         kind = "a list" if isinstance(tree.data, list) else "a single value" if tree.data is not None else "empty"
         message = f"the file is {kind}, and must be a mapping with the keys {keys} ({_STARTER})"
-        raise FleetFileError(source_name, [tree.problem((), message)])
+        raise FleetFileError(source_name, [_inside(tree.problem((), message), lines)])
     problems = list(tree.problems)
     fleet = None
     try:
@@ -64,7 +66,7 @@ def parse_fleet(text: str, source_name: str) -> Fleet:
         problems += explain(tree) or ([] if problems else _unexplained(tree, error))
     problems = _once(problems, check(tree))
     if problems or fleet is None:
-        raise FleetFileError(source_name, problems)
+        raise FleetFileError(source_name, [_inside(problem, lines) for problem in problems])
     return fleet
 
 
@@ -91,6 +93,13 @@ def _read(path: Path) -> str:
         line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
         what = f"the byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
         raise FleetFileError(str(path), [Problem(line, column, (), what)]) from None
+
+
+def _inside(problem: Problem, lines: list[str]) -> Problem:
+    """The problem at a place that is in the file: YAML puts an empty value at its end behind the last line."""
+    line = min(problem.line, len(lines))
+    column = min(problem.column, len(lines[line - 1]) + 1) if line == problem.line else len(lines[line - 1]) + 1
+    return replace(problem, line=line, column=column)
 
 
 def _once(structure: list[Problem], rules: list[Problem]) -> list[Problem]:

@@ -212,6 +212,7 @@ async def test_a_client_that_leaves_while_it_is_held_is_forgotten() -> None:
             proxy.state("qwen/split-one", "ready")
             assert (await staying).status_code == 200
             await asyncio.sleep(0.2)
+        assert proxy.log.count('"status":200') == 1
     assert engine.answered == 1
     await engine.kill()
 
@@ -318,7 +319,7 @@ async def test_the_proxy_tells_which_configuration_runs_and_what_each_server_doe
     await engine.start()
     with haproxy(config) as proxy:
         assert f"description: fleetctl {config.fingerprint()}" in proxy.command("show info")
-        assert proxy.status("qwen/split-one") == "UP"
+        await until(lambda: proxy.status("qwen/split-one") == "UP", "the engine's health is not seen")
         assert proxy.status("qwen/replicas-one") == "MAINT"
         async with client() as http:
             await ask(http, proxy)

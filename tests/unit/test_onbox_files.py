@@ -34,12 +34,12 @@ def test_files_are_written_with_their_modes_and_parents(call: Call, tmp_path: Pa
     done = write(
         call,
         [
-            {"path": str(unit), "content": "ExecStart=/bin/echo ‘ü’ %%\n", "mode": 0o644},
+            {"path": str(unit), "content": "ExecStart=/bin/echo ü€ %%\n", "mode": 0o644},
             {"path": str(secret), "content": "s", "mode": 0o600, "private": True},
         ],
     )
     assert done == {"changed": [str(unit), str(secret)]}
-    assert unit.read_text() == "ExecStart=/bin/echo ‘ü’ %%\n"
+    assert unit.read_text() == "ExecStart=/bin/echo ü€ %%\n"
     assert (mode(unit), mode(secret)) == (0o644, 0o600)
     assert (mode(unit.parent), mode(secret.parent)) == (0o755, 0o700)
 
@@ -167,5 +167,5 @@ def test_files_links_and_empty_folders_are_removed_and_full_ones_are_not(call: C
     (tmp_path / "d/e").mkdir(parents=True)
     paths = [str(tmp_path / name) for name in "abc"]
     assert remove(call, paths) == {"removed": paths}
-    with pytest.raises(OpError, match="cannot remove .*/d: Directory not empty"):
+    with pytest.raises(OpError, match=r"cannot remove .*/d: Directory not empty"):
         remove(call, [str(tmp_path / "d")])

@@ -103,6 +103,9 @@ BROKEN = [
     (*after(QWEN_SPLIT, ", port: 29500"), "layouts.split.qwen", "already that of the engine of qwen"),
     (*after(QWEN_SPLIT, ", port: 8080"), "layouts.split.qwen.port", "is that of the proxy"),
     (*after(QWEN_SPLIT, ", master_port: 8080"), "layouts.split.qwen.master_port", "is that of the proxy"),
+    (*after(QWEN_SPLIT, ", port: 29501"), "layouts.split.qwen", "already that of the engine of qwen"),
+    (TINY, "tiny: {copies: [spark2], port: 8000", "layouts.replicas.tiny.port", "already that of the engine of qwen"),
+    (PROXY, "  box: spark1\n  port: 29501\n", "layouts.split.qwen", "is that of the proxy"),
     (f"{QWEN_COPIES}}}\n    {TINY}", f"{QWEN_COPIES}, port: 9000}}\n    {TINY}, port: 9000",
      "layouts.replicas.tiny.port", "port 9000 on spark2 is already that of the engine of qwen"),
     (TINY, "tiny: {copies: {spark2: {gpu_memory_utilization: 0.9}}", "layouts.replicas.tiny.copies.spark2."

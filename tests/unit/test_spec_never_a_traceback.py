@@ -35,8 +35,8 @@ VALUES = st.recursive(
 )
 SNIPPETS = st.one_of(
     st.sampled_from(
-        ["\t", "{", "}", "[", "]", ":", ": ", "&a ", "*a", "!x ", "!!binary ", "- ", "\n", '"', "'", "<<: *a", "|", "> ",
-         "#", "%", "@", "\0", "\x85", "\u2028", "\ufeff", "---\n", "...\n", "? ", "\\", "\r"]
+        ["\t", "{", "}", "[", "]", ":", ": ", "&a ", "*a", "!x ", "!!binary ", "- ", "\n", '"', "'", "<<: *a", "|",
+         "> ", "#", "%", "@", "\0", "\x85", "\u2028", "\ufeff", "---\n", "...\n", "? ", "\\", "\r"]
     ),
     st.text(max_size=4),
 )  # fmt: skip
@@ -85,7 +85,7 @@ def mutated(draw: st.DrawFn) -> Any:
                 del part[last]
             else:
                 part[draw(SCALARS)] = part.pop(last)
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, IndexError, TypeError, AttributeError):
             continue  # an earlier change took this place away
     return value
 

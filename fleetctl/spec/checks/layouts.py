@@ -11,7 +11,8 @@ from fleetctl.spec.checks.view import Placed, View
 from fleetctl.spec.problems import Path, Problem, did_you_mean, nearest, shown
 from fleetctl.spec.units import gib
 
-_MASTER_PORT = 29500
+_FIRST_PORT = 8000  # what an engine gets without port:, plus its place in the layout
+_MASTER_PORT = 29500  # what a split gets without master_port:; the next one is where its ranks meet
 _CONCURRENCY = 12
 _BEFORE = "before"
 
@@ -78,7 +79,7 @@ def served_names(view: View) -> Iterator[Problem]:
 
 
 def ports(view: View) -> Iterator[Problem]:
-    """No two processes of a layout share a port on a box: engines, rendezvous of splits, and the proxy."""
+    """No two processes of a layout share a port on a box: engines, rendezvous of splits (two ports), the proxy."""
     taken: dict[tuple[str, str, int], tuple[Path, str]] = {}
     for entry in view.placements():
         for box, key, port, what in _listeners(view, entry):
@@ -86,13 +87,19 @@ def ports(view: View) -> Iterator[Problem]:
             other = taken.setdefault((entry.layout, box, port), (path, what))
             if other[1] != what:
                 yield view.problem(path, f"port {port} on {box} is already that of {other[1]}; write another {key}:")
-            elif box == view.text("proxy", "box") and port == _proxy_port(view) and _proxy_shares(view, box):
+            elif (
+                box == view.text("proxy", "box")
+                and port == _proxy_port(view)
+                and (key == "master_port" or _proxy_shares(view, box))
+            ):
                 yield view.problem(path, f"port {port} on {box} is that of the proxy; write another {key}:")
 
 
 def _listeners(view: View, entry: Placed) -> Iterator[tuple[str, str, int, str]]:
-    """Box, key, port and name of every listener of a placement whose port is known from the file."""
-    port = view.number(*entry.path, "port")
+    """Box, key, port and name of every listener of a placement: its engines, and where a split meets."""
+    given = view.number(*entry.path, "port")
+    index = list(view.mapping("layouts", entry.layout)).index(entry.model)
+    port = given if "port" in entry.values and given is not None else _FIRST_PORT + index
     for seat in entry.seats[:1] if entry.kind == "split" else entry.seats:
         if isinstance(port, int):
             yield seat.box, "port", port, f"the engine of {entry.model}"
@@ -100,6 +107,7 @@ def _listeners(view: View, entry: Placed) -> Iterator[tuple[str, str, int, str]]
         master = view.number(*entry.path, "master_port") if "master_port" in entry.values else _MASTER_PORT
         if isinstance(master, int):
             yield entry.seats[0].box, "master_port", master, f"the rendezvous of {entry.model}"
+            yield entry.seats[0].box, "master_port", master + 1, f"the meeting of the ranks of {entry.model}"
 
 
 def _proxy_port(view: View) -> int | float | None:
