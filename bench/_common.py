@@ -74,7 +74,7 @@ def workspace(folder: Path, clean: Callable[[], None]) -> Iterator[Path]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    lock_file = Path("/run") / f"{folder.name}.lock"
+    lock_file = Path("/run/lock") / f"{folder.name}.lock"
     with lock_file.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,12 +92,11 @@ def workspace(folder: Path, clean: Callable[[], None]) -> Iterator[Path]:
                 signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it behind
             clean()
             shutil.rmtree(folder, ignore_errors=True)
-            lock_file.unlink(missing_ok=True)
 
 
 @dataclass
 class Contender:
-    """A command that is measured as a whole process. ``check`` raises BenchError when its output is not as it must be."""
+    """A command measured as a whole process. ``check`` raises BenchError when the output is not as it must be."""
 
     name: str
     argv: Sequence[str]
@@ -117,7 +116,8 @@ class Contender:
     def told(self) -> str:
         """Median, fastest and slowest, in words."""
         times = self.seconds
-        return f"{self.name}: median {statistics.median(times):.3f} s ({min(times):.3f} to {max(times):.3f}, n={len(times)})"
+        middle = statistics.median(times)
+        return f"{self.name}: median {middle:.3f} s ({min(times):.3f} to {max(times):.3f}, n={len(times)})"
 
 
 def interleaved(contenders: Sequence[Contender], rounds: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from rich.prompt import Confirm
@@ -20,21 +21,22 @@ from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.types import Observed
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.types import Plan
-from fleetctl.run.execute import Control
+from fleetctl.run.control import Control
 from fleetctl.run.fill import Filler
-from fleetctl.run.journal import Record
+from fleetctl.run.journal import History, Record
 from fleetctl.run.lock import FleetLock
-from fleetctl.run.moves import (
+from fleetctl.run.planning import (
     Subject,
-    carry_out,
     look,
     plan_cutover,
     plan_rollback,
     refuse_unfinished,
-    take_up,
     unfinished,
 )
 from fleetctl.spec.units import seconds
+
+if TYPE_CHECKING:
+    from fleetctl.run.execute import Execution
 
 
 class Mover:
@@ -137,6 +139,8 @@ class Mover:
         else:
             show_plan(plan, console(), diffs=False)
             self._ask(plan)
+        from fleetctl.run.carry import carry_out  # not before there is something to do: it brings all the steps in
+
         with self._view(plan) as listen:
             end = carry_out(
                 self._subject,
@@ -156,8 +160,7 @@ class Mover:
 
     def _finish(self, lead: str, move: str) -> bool:
         """Finish a move that was cut off. True when it had to be undone instead and a new plan has to be made."""
-        listen = self._plain()
-        history, execution = take_up(self._subject, lead, move, fill=self._fill, listen=listen, control=self._control)
+        history, execution = self._take_up(lead, move)
         plan = history.plan
         who = history.meta.get("who")
         if history.undoing:
@@ -173,10 +176,13 @@ class Mover:
         self._report(plan, end)
         return False
 
+    def _take_up(self, lead: str, move: str) -> tuple[History, Execution]:
+        from fleetctl.run.carry import take_up
+
+        return take_up(self._subject, lead, move, fill=self._fill, listen=self._plain(), control=self._control)
+
     def _take_back(self, lead: str, move: str) -> None:
-        history, execution = take_up(
-            self._subject, lead, move, fill=self._fill, listen=self._plain(), control=self._control
-        )
+        history, execution = self._take_up(lead, move)
         plan = history.plan
         self._say(f"a {plan.operation} to {plan.to_layout} by {history.meta.get('who')} was cut off: undoing it")
         with self._view(plan) as view:

@@ -28,7 +28,7 @@ def plan(
     from fleetctl.cli.session import load_playbook, open_fleet
     from fleetctl.cli.show_plan import show_plan
     from fleetctl.errors import RefusedError
-    from fleetctl.run.moves import look, plan_cutover, refuse_unfinished
+    from fleetctl.run.planning import look, plan_cutover, refuse_unfinished
 
     book = load_playbook(playbook, "cutover")
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:

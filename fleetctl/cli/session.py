@@ -12,7 +12,7 @@ from fleetctl.errors import SpecError
 
 if TYPE_CHECKING:
     from fleetctl.plan.playbook import Playbook
-    from fleetctl.run.moves import Subject
+    from fleetctl.run.planning import Subject
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def open_fleet(path: Path, *, accept_new: bool, ssh_config: Path | None) -> Iter
     import getpass
 
     from fleetctl.remote.boxes import Boxes
-    from fleetctl.run.moves import Subject
+    from fleetctl.run.planning import Subject
     from fleetctl.spec.load import load_fleet
 
     loaded = load_fleet(path)

@@ -22,7 +22,7 @@ def status(
     from fleetctl.cli.show_status import show_status
     from fleetctl.errors import UnfinishedError, UnhealthyError
     from fleetctl.facts.assess import assess
-    from fleetctl.run.moves import look
+    from fleetctl.run.planning import look
 
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
         found = assess(look(subject), subject.fleet.proxy.box, subject.fleet.fleet)

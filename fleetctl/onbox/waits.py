@@ -12,9 +12,9 @@ from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.units import engine_processes, logs, states
 
 GIB = 1024**3
-LOOK_EVERY = 0.1
+LOOK_EVERY = 0.05
 GRACE = 2.0  # seconds that a stopped engine's left-over processes get before SIGKILL
-LEVEL_LOOKS = 3  # memory has levelled off when this many looks in a row agree
+LEVEL_LOOKS = 5  # memory has levelled off when this many looks in a row agree
 LEVEL_WITHIN = 0.005  # as a share of MemTotal
 
 

@@ -152,6 +152,8 @@ def connect(
             )
         return ask_password(name)
 
+    passphrase = functools.cache(ask_passphrase) if ask_passphrase is not None else None
+
     def open_session() -> tuple[Link, Session]:
         from fleetctl.remote import program
         from fleetctl.remote.link import Ways, open_link
@@ -159,11 +161,7 @@ def connect(
         from fleetctl.remote.target import resolve
 
         target = resolve(name, box.ssh.host or box.address, box.ssh, config=config)
-        link = open_link(
-            name,
-            target,
-            Ways(config, accept_new, timeout, functools.cache(ask_passphrase) if ask_passphrase else None),
-        )
+        link = open_link(name, target, Ways(config, accept_new, timeout, passphrase))
         try:
             running = program.start(name, link.transport, target.user, password, timeout)
             return link, Session(name, running, link.close)

@@ -20,6 +20,7 @@ from fleetctl.remote import sudo
 from fleetctl.remote.library import paramiko
 
 OLDEST_PYTHON = (3, 8)
+LAST_WORDS = 2.0  # seconds to wait for the exit status after the end of the output
 PASSWORD_CHECK = (
     30.0  # seconds that sudo gets to check a password: a directory may be asked, and PAM waits on purpose
 )
@@ -58,13 +59,14 @@ class Sources:
     """Finds and loads modules from SOURCES; get_source makes tracebacks show the lines."""
     def find_spec(self, name, path=None, target=None):
         if name in SOURCES or any(known.startswith(name + ".") for known in SOURCES):
-            return ModuleSpec(name, self, origin="<" + name + ">", is_package=name not in SOURCES)
+            return ModuleSpec(name, self, is_package=name not in SOURCES)
     def create_module(self, spec):
         return None
     def exec_module(self, module):
         name = module.__name__
         if name in SOURCES:
-            exec(compile(SOURCES[name], "<" + name + ">", "exec"), module.__dict__)
+            module.__file__ = name.replace(".", "/") + ".py"
+            exec(compile(SOURCES[name], module.__file__, "exec"), module.__dict__)
     def get_source(self, name):
         return SOURCES.get(name)
 
@@ -129,6 +131,15 @@ def start(
             ) from wanted
     secret = password()
     return _Start(box, transport, user, _SUDO_ASKED, timeout, asked=True).go(secret)
+
+
+def exit_status(channel: paramiko.Channel) -> int | None:
+    """Exit status of a program whose output has ended; None for a signal, or when the connection has ended."""
+    end = time.monotonic() + LAST_WORDS  # it arrives a moment after the end of the output
+    while channel.get_transport().is_active() and not channel.exit_status_ready() and time.monotonic() < end:
+        time.sleep(0.01)
+    status = channel.recv_exit_status() if channel.exit_status_ready() else -1
+    return status if status >= 0 else None
 
 
 class _Start:
@@ -222,9 +233,11 @@ class _Start:
 
     def _ended(self) -> None:
         """The launcher ended without the marker: say why."""
-        status = self.channel.recv_exit_status() if self.channel.exit_status_ready() else -1
+        status = exit_status(self.channel)
         if self.channel.recv_ready() or self.channel.recv_stderr_ready():
             return  # its last words came in meanwhile
+        if status is None and not self.channel.get_transport().is_active():
+            raise BoxError(self.box, "the connection was closed while the program started")
         if status == NO_PYTHON:
             raise BoxError(
                 self.box, "there is no python3", hint="install it there, for example: apt-get install python3"
@@ -238,7 +251,7 @@ class _Start:
         sudo.explain(self.box, self.user, self._errors(), asked=self.asked)
         raise BoxError(
             self.box,
-            f"the program did not start (status {status}){self._said()}",
+            f"the program did not start (status {'unknown' if status is None else status}){self._said()}",
             hint="does the login shell of the user run commands? `ssh … true` has to work",
         )
 

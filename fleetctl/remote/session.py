@@ -14,11 +14,10 @@ from typing import Any
 
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.remote.library import paramiko
-from fleetctl.remote.program import Running
+from fleetctl.remote.program import Running, exit_status
 
 BEAT = 5.0  # seconds between two signs of life
 SILENCE_LIMIT = 15.0  # seconds without an answer to one, after which the connection is taken for dead
-LAST_WORDS = 1.0  # seconds to wait for the exit status after the end of the output
 ERRORS_KEPT = 8192  # bytes of the program's standard error that are kept for the message when it ends
 
 _Answers = queue.SimpleQueue[dict[str, Any] | None]
@@ -181,15 +180,14 @@ class Session:
 
     def _why(self) -> str:
         """Why there is nothing more to read."""
-        channel, transport = self._channel, self._channel.get_transport()
-        # The end of the output arrives a moment before the exit status, or before the end of the connection.
-        end = time.monotonic() + LAST_WORDS
-        while transport.is_active() and not channel.exit_status_ready() and time.monotonic() < end:
-            time.sleep(0.01)
+        status = exit_status(self._channel)
         said = self._errors.decode("utf-8", "replace").strip()[-500:]
-        reason = "the program on the box ended" if transport.is_active() else "the connection is gone"
-        if channel.exit_status_ready() and (status := channel.recv_exit_status()) >= 0:
+        if status is not None:
             reason = f"the program on the box ended (status {status})"
+        elif self._channel.get_transport().is_active():
+            reason = "the program on the box ended"
+        else:
+            reason = "the connection is gone"
         return reason + (f": {said}" if said else "")
 
     def _lose(self, reason: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from fleetctl.errors import BoxError, FleetError, MoveStuckError, MoveUndoneError, StepError
@@ -13,6 +11,7 @@ from fleetctl.plan.types import Plan, PlannedStep
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.errors import ConnectionLost
 from fleetctl.render.release import File
+from fleetctl.run.control import Control
 from fleetctl.run.journal import History, Journal
 from fleetctl.run.schedule import reversed_order, run_in_order
 from fleetctl.steps import KINDS
@@ -26,28 +25,6 @@ WAITS = ("await_ready", "await_free", "proxy_idle")
 
 RECONNECT = 60.0  # seconds to wait for a box that went away in the middle of a step
 RECONNECT_UNDO = 300.0  # when undoing there is nothing better to do than wait: a box may be booting
-
-
-@dataclass
-class Control:
-    """How an operator (Ctrl-C) or a lost lock stops a move."""
-
-    stop: threading.Event = field(default_factory=threading.Event)
-    leave: threading.Event = field(default_factory=threading.Event)
-    reason: str = ""
-
-    def ask_to_stop(self, reason: str) -> None:
-        """First call: stop after the running steps and undo. Second call: leave everything as it is."""
-        if self.stop.is_set():
-            self.leave.set()
-        self.reason = self.reason or reason
-        self.stop.set()
-
-    def abandon(self, reason: str) -> None:
-        """Stop without undoing: the fleet is no longer this command's."""
-        self.reason = reason
-        self.leave.set()
-        self.stop.set()
 
 
 class Execution:

@@ -223,7 +223,7 @@ class CompletionGate(Part):
     """A real completion, asked of the engine directly, streaming and not."""
 
     prompt: str = Field(default="Answer with one word: what is the capital of France?", description="what is asked")
-    max_tokens: Count = Field(default=64, description="longest answer in tokens")
+    max_tokens: Count = Field(default=4, description="longest answer in tokens; thinking aloud counts as an answer")
     within: Duration = Field(default=120.0, description="longest time for the whole answer")
 
 

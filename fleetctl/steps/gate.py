@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fleetctl.engine.client import EngineError
 from fleetctl.errors import StepError
+from fleetctl.gates.basic import pass_gates
 from fleetctl.plan.types import PlannedStep
 from fleetctl.steps.base import Context, Record, Step, log_of, register
 
@@ -15,8 +16,6 @@ class Gate(Step):
     kind = "gate"
 
     def do(self, context: Context, step: PlannedStep) -> Record:
-        from fleetctl.gates.basic import pass_gates
-
         engine = context.engine(step)
         box = context.boxes[engine.head.box]
         with box.tunnel(engine.address, engine.port) as socket:

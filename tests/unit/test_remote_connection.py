@@ -144,7 +144,7 @@ def test_closing_ends_the_program_on_the_box(sshd: Sshd) -> None:
     connection = sshd.connect()
     pid = int(connection.run("sh", "-c", "echo $PPID").out)
     connection.close()
-    assert eventually(lambda: not psutil.pid_exists(pid))
+    assert eventually(lambda: not alive(pid))
     with pytest.raises(ConnectionLost, match="spark1: the connection was closed"):
         connection.run("true")
 
@@ -461,6 +461,13 @@ def eventually(condition: Any, seconds: float = 30.0) -> bool:
             return True
         time.sleep(0.05)
     return bool(condition())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def nothing_runs(word: str, seconds: float = 30.0) -> bool:

@@ -1,13 +1,12 @@
-"""The moves an operator can ask for: cutover and rollback, from facts to a plan, under the fleet's lock."""
+"""The moves an operator can ask for, from facts to a plan. Nothing here changes a box."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleetctl.errors import FleetError, RefusedError, UnfinishedError
+from fleetctl.errors import RefusedError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
 from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
 from fleetctl.plan.build import build_plan
@@ -15,9 +14,7 @@ from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.types import Plan
 from fleetctl.remote.boxes import Boxes
 from fleetctl.render.layout import render_layout
-from fleetctl.render.release import File, Release
-from fleetctl.run.execute import Control, Execution, Listener
-from fleetctl.run.journal import History, Journal, Record, read_history
+from fleetctl.render.release import Release
 from fleetctl.spec.fleet import Fleet
 
 
@@ -154,30 +151,3 @@ def refuse_unfinished(observed: Observed) -> None:
         f"a {move.operation} {where} by {move.who} was cut off",
         hint=f"`{finish}` finishes it, `fleetctl rollback --undo` takes it back",
     )
-
-
-def carry_out(
-    subject: Subject, plan: Plan, *, command: str, fill: Callable[[File], str], listen: Listener, control: Control
-) -> Record:
-    """Execute a plan from its beginning. Raises MoveUndoneError or MoveStuckError when it did not succeed."""
-    if not subject.boxes.keys() >= set(plan.boxes):
-        missing = sorted(set(plan.boxes) - subject.boxes.keys())
-        raise FleetError(f"the plan needs boxes that are not in this fleet.yaml: {', '.join(missing)}")
-    journal = Journal(subject.boxes, plan)
-    journal.open(command)
-    execution = Execution(plan, subject.boxes, journal, fill=fill, listen=listen, control=control)
-    execution.remember_boots()
-    return execution.run()
-
-
-def take_up(
-    subject: Subject, lead: str, move: str, *, fill: Callable[[File], str], listen: Listener, control: Control
-) -> tuple[History, Execution]:
-    """The execution of a move that was cut off, ready to be finished or undone."""
-    history = read_history(subject.boxes, lead, move)
-    journal = Journal(subject.boxes, history.plan)
-    execution = Execution(
-        history.plan, subject.boxes, journal, fill=fill, listen=listen, control=control, history=history
-    )
-    execution.remember_boots()
-    return history, execution
