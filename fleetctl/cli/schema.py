@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 
-def schema() -> None:
+from fleetctl.cli.options import Json
+
+
+def schema(as_event: Json = False) -> None:
     """Print the JSON Schema of fleet.yaml."""
     import json
 
+    from fleetctl.cli.output import emit
+
     from fleetctl.spec.schema import json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    if as_event:
+        emit("schema", schema=json_schema())
+    else:
+        print(json.dumps(json_schema(), indent=2))

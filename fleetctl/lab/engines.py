@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from jinja2 import Environment, StrictUndefined
 
-from fleetctl.lab.lab import Lab
+from fleetctl.lab.lab import DEFAULT_ROOT, Lab
 from fleetctl.lab.requirements import Say
 from fleetctl.lab.state import Bind, LabBox
 from fleetctl.resources import root_text
@@ -18,46 +19,68 @@ EngineKind = Literal["standin", "vllm"]
 STANDIN = Path("/opt/standin")
 STANDIN_SOURCE = Path(__file__).parent / "standin"
 
+# Of realvllm's arguments, those that fleetctl sets itself, from context: and concurrency:.
+_SET_BY_FLEETCTL = ("--max-model-len", "--max-num-seqs")
 
-def bring_up(lab: Lab, boxes: int | None, engine: EngineKind, say: Say, *, speed: float = 1.0) -> list[LabBox]:
-    """Boxes with an engine to run, and the lab's fleet.yaml. Safe to repeat."""
+
+def engines_folder() -> Path:
+    """Where real engines and their model are kept for every lab of this machine; FLEETCTL_ENGINES names another."""
+    return Path(os.environ.get("FLEETCTL_ENGINES") or DEFAULT_ROOT / "engines").absolute()
+
+
+def bring_up(
+    lab: Lab, boxes: int | None, engine: EngineKind, say: Say, *, speed: float = 1.0, engines: Path | None = None
+) -> list[LabBox]:
+    """Boxes with an engine to run, and the lab's fleet.yaml. Safe to repeat.
+
+    ``engines`` is the folder that holds real vLLM and its model, made there when they are missing (default:
+    `engines_folder`). It lies outside of the lab, so that labs share it and none downloads it again.
+    """
     binds = [Bind(STANDIN_SOURCE, STANDIN)]
+    folder = engines or engines_folder()
     if engine == "vllm":
         from fleetctl.lab.realvllm import install_vllm
         from fleetctl.lab.tinymodel import make_tiny_model
 
-        engines = lab.root / "engines"
-        engines.mkdir(parents=True, exist_ok=True)
-        venv = install_vllm(vllm_folder(lab), say)
-        model = make_tiny_model(model_folder(lab), venv / "bin" / "python", say)
+        folder.mkdir(parents=True, exist_ok=True)
+        venv = install_vllm(vllm_folder(folder), say)
+        model = make_tiny_model(model_folder(folder), venv / "bin" / "python", say)
         binds += [Bind(venv, venv), Bind(model, model)]
     made = lab.up(boxes, say, binds=binds)
-    lab.fleet_file.write_text(fleet_text(lab, made, engine, speed=speed))
+    lab.fleet_file.write_text(fleet_text(lab, made, engine, speed=speed, engines=folder))
     return made
 
 
-def vllm_folder(lab: Lab) -> Path:
+def vllm_folder(engines: Path) -> Path:
     """Where real vLLM is installed; the boxes see it at the same path, read-only."""
     from fleetctl.lab.realvllm import VERSION
 
-    return lab.root / "engines" / f"vllm-{VERSION}"
+    return engines / f"vllm-{VERSION}"
 
 
-def model_folder(lab: Lab) -> Path:
+def model_folder(engines: Path) -> Path:
     """Where the tiny model for real vLLM is."""
-    return lab.root / "engines" / "tiny-llama"
+    return engines / "tiny"
 
 
-def fleet_text(lab: Lab, boxes: Sequence[LabBox], engine: EngineKind, *, speed: float = 1.0) -> str:
+def fleet_text(
+    lab: Lab,
+    boxes: Sequence[LabBox],
+    engine: EngineKind,
+    *,
+    speed: float = 1.0,
+    engines: Path | None = None,
+) -> str:
     """The fleet.yaml of a lab."""
     values: dict[str, object] = {"memory": "4GiB", "reserve": "1GiB", "concurrency": 12, "speed": speed}
     if engine == "vllm":
         from fleetctl.lab.realvllm import ENGINE_ARGUMENTS, ENGINE_ENVIRONMENT
 
+        folder = engines or engines_folder()
         values |= {
-            "venv": vllm_folder(lab),
-            "model": model_folder(lab),
-            "arguments": list(ENGINE_ARGUMENTS),
+            "venv": vllm_folder(folder),
+            "model": model_folder(folder),
+            "arguments": [word for word in ENGINE_ARGUMENTS if not word.startswith(_SET_BY_FLEETCTL)],
             "environment": dict(ENGINE_ENVIRONMENT),
             "memory": "8GiB",
             "reserve": "2GiB",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fleetctl.errors import FleetError
+from fleetctl.errors import FleetError, SpecError
 from fleetctl.remote.connection import BoxConnection, connect
 from fleetctl.remote.errors import SeveralBoxesError
 from fleetctl.spec.fleet import Fleet
@@ -42,9 +42,14 @@ class Boxes(Mapping[str, BoxConnection]):
     ) -> Boxes:
         """Connect to boxes of the fleet (all by default) in parallel; see :func:`connect` for the options.
 
-        Raises BoxError, or SeveralBoxesError with all that went wrong; nothing stays connected then.
+        Raises SpecError for a name that is no box's; BoxError, or SeveralBoxesError with all that went wrong; nothing stays connected then.
         """
-        wanted = list(fleet.boxes) if names is None else [name for name in fleet.boxes if name in set(names)]
+        asked = set(fleet.boxes) if names is None else set(names)
+        if unknown := sorted(asked - set(fleet.boxes)):
+            raise SpecError(
+                f"no box {', '.join(unknown)} in the fleet", hint=f"boxes: {', '.join(fleet.boxes)}"
+            )
+        wanted = [name for name in fleet.boxes if name in asked]
         desk = _Desk(len(wanted))
         opened: dict[str, BoxConnection] = {}
 

@@ -105,8 +105,13 @@ class BoxConnection:
         self._session.cancel(ops)
 
     def reconnect(self) -> None:
-        """Replace a lost connection with a new one and a new program. Raises BoxError; can be tried again then."""
+        """Replace a lost connection with a new one and a new program. Raises BoxError; can be tried again then.
+
+        Nothing happens while the connection is good: of several threads that lost it, the first renews it for all.
+        """
         with self._renewing:
+            if not self._session.lost:
+                return
             self._session.close()
             self._link, self._session = self._open()
 

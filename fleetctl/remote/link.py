@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fleetctl.errors import BoxError
@@ -34,29 +34,31 @@ class Ways:
 
 @dataclass
 class Link:
-    """An authenticated transport and what has to be closed after it, innermost first."""
+    """An authenticated transport and how to end it and what it runs over, in this order."""
 
     transport: paramiko.Transport
-    below: list[Callable[[], None]] = field(default_factory=list)
+    below: list[Callable[[], None]]
 
     def close(self) -> None:
         """End it at once; whatever still waits on it gets an error."""
-        for end in [*self.below, self.transport.close]:
-            with contextlib.suppress(OSError, EOFError):
-                end()
+        _end_all(self.below)
+
+
+def _end_all(ends: list[Callable[[], None]]) -> None:
+    for end in ends:
+        with contextlib.suppress(OSError, EOFError):
+            end()
 
 
 def open_link(box: str, target: Target, ways: Ways, *, depth: int = 0) -> Link:
     """Connect, verify the host key and log in. Raises BoxError."""
-    limit = min(ways.timeout, target.connect_timeout) if target.connect_timeout else ways.timeout
+    limit = target.connect_timeout or ways.timeout  # ConnectTimeout is there for those whose way is long
     below: list[Callable[[], None]] = []
     try:
         transport = _transport(box, target, ways, limit, below, depth)
         authenticate(box, transport, target, ways.ask_passphrase)
     except BaseException:
-        for end in below:
-            with contextlib.suppress(OSError, EOFError):
-                end()
+        _end_all(below)
         raise
     return Link(transport, below)
 
@@ -172,7 +174,7 @@ def _command(box: str, command: str, below: list[Callable[[], None]]) -> socket.
 
     def end() -> None:
         ours.close()
-        process.terminate()
+        process.kill()
         process.wait()
 
     below.append(lambda: _shut(ours))

@@ -42,6 +42,11 @@ class Session:
         )
         self._thread.start()
 
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is gone."""
+        return self._lost is not None
+
     def call(
         self,
         op: str,

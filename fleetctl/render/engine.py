@@ -96,6 +96,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         "docker": isinstance(model.launch, Container) and model.launch.engine == "docker",
         "container": isinstance(model.launch, Container),
         "conflicts": sorted({*others, *foreign}),
+        "after": {*foreign, *(other for other in others if other < unit)},
         "burst": BURST,
         "start_limit_interval": BURST * (start_timeout + stop_timeout + RESTART_DELAY) + 60,
         "environment": [environment_line(*item) for item in {**launch.environment, **plain}.items()],

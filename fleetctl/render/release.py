@@ -90,7 +90,8 @@ class Engine(Value):
     @property
     def url(self) -> str:
         """Base URL of the engine itself, never of the proxy."""
-        return f"http://{self.address}:{self.port}"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.port}"
 
 
 class Server(Value):

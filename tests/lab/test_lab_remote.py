@@ -76,6 +76,7 @@ def test_a_sudo_password_is_asked_for_once_per_box_and_never_seen_in_a_command_l
     with Boxes.open(fleet(lab), ask_password=ask) as boxes:
         assert boxes.each(lambda each: each.run("id", "-u").out) == {"box1": "0\n", "box2": "0\n"}
         lines = boxes["box1"].run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").out
+        boxes["box1"].close()
         boxes["box1"].reconnect()
         assert boxes["box1"].run("id", "-u").out == "0\n"
     assert sorted(asked) == ["box1", "box2"]
@@ -90,7 +91,7 @@ def test_a_sudo_password_by_reference_is_not_asked_for(lab: Lab, monkeypatch: py
 
 def test_a_wrong_sudo_password_is_tried_exactly_once(lab: Lab) -> None:
     before = refusals(lab)
-    with pytest.raises(BoxError, match="^box1: sudo refused the password of operator"):
+    with pytest.raises(BoxError, match=r"^box1: sudo refused the password of operator"):
         connect("box1", box(lab), ask_password=lambda name: "wrong")
     assert refusals(lab) - before == 1
 

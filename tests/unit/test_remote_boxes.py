@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from remote_sshd import Sshd, free_port, make_key, needs_sshd
 
-from fleetctl.errors import BoxError
+from fleetctl.errors import BoxError, SpecError
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.connection import BoxConnection, OpFailed
 from fleetctl.remote.errors import SeveralBoxesError
@@ -45,6 +45,11 @@ def test_results_come_by_name_in_the_order_of_the_fleet(sshd: Sshd) -> None:
 def test_only_the_boxes_named_are_connected(sshd: Sshd) -> None:
     with Boxes.open(fleet(sshd, "a", "b", "c"), ["c", "a"]) as boxes:
         assert list(boxes) == ["a", "c"]
+
+
+def test_a_name_that_is_no_boxs_is_told(sshd: Sshd) -> None:
+    with pytest.raises(SpecError, match="no box d in the fleet"):
+        Boxes.open(fleet(sshd, "a", "b", "c"), ["a", "d"])
 
 
 def test_boxes_work_at_the_same_time(sshd: Sshd) -> None:

@@ -162,6 +162,18 @@ def test_a_killed_connection_ends_calls_under_way_and_can_be_renewed(sshd: Sshd)
         assert connection.run("sh", "-c", "echo $PPID").out != before
 
 
+def test_of_several_threads_that_lost_the_connection_the_first_renews_it_for_all(sshd: Sshd) -> None:
+    with sshd.connect() as connection:
+        connection.close()
+        threads = [threading.Thread(target=connection.reconnect) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(sshd.sessions()) == 1
+        assert connection.run("true").rc == 0
+
+
 def test_a_killed_program_is_told_from_a_lost_network(box: BoxConnection) -> None:
     with pytest.raises(ConnectionLost, match="spark1: the program on the box ended"):
         box.run("sh", "-c", "kill -9 $PPID; sleep 60")
@@ -334,6 +346,7 @@ def test_a_passphrase_is_asked_once_or_the_key_is_skipped(sshd: Sshd, tmp_path: 
         return answer
 
     with connect("spark1", box, ask_passphrase=ask) as connection:
+        connection.close()
         connection.reconnect()
         assert connection.run("true").rc == 0
     assert asked == [key]
@@ -380,6 +393,7 @@ def test_jump_hosts_lead_there_and_are_verified_too(sshd: Sshd, tmp_path: Path) 
         config = alias_config(tmp_path / "good", sshd, hop + known, inner)
         with connect("spark1", box, config=config) as connection:
             assert connection.run("echo", "there").out == "there\n"
+            connection.close()
             connection.reconnect()
             assert connection.run("echo", "again").out == "again\n"
         assert eventually(lambda: not gate.sessions())
