@@ -34,8 +34,9 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
     if plan.budgets:
         out.print("\n[bold cyan]memory[/]")
         for budget in plan.budgets:
+            out.print(f"  {escape(budget.box)}")
             for line in budget.lines:
-                out.print(f"  {escape(line)}")
+                out.print(f"    {escape(line)}")
     if plan.diffs:
         out.print("\n[bold cyan]files[/]")
         for change in plan.diffs:

@@ -47,9 +47,7 @@ def write(call: Call, files: List[Dict[str, Any]]) -> Dict[str, List[str]]:
         except OSError as error:
             _take_back(temps[done:], [])
             written = ", ".join(other.path for other in todo[:done]) or "nothing"
-            raise OpError(
-                "cannot replace %s: %s (written before: %s)" % (file.path, error.strerror, written)
-            ) from None
+            raise OpError("cannot replace %s: %s (written before: %s)" % (file.path, error.strerror, written)) from None
     for folder in sorted({file.folder for file in todo} | {os.path.dirname(path) for path in made}):
         _sync_folder(folder)
     return {"changed": [file.path for file in todo]}
@@ -76,9 +74,7 @@ class _Wanted:
         self.mode = mode
         self.private = private
         self.data = (
-            content.encode("utf-8", "surrogateescape")
-            if content is not None
-            else base64.b64decode(content_b64 or "")
+            content.encode("utf-8", "surrogateescape") if content is not None else base64.b64decode(content_b64 or "")
         )
         self.owner = _ids(owner)
 
@@ -143,9 +139,7 @@ def _make_parents(file: _Wanted, made: List[str]) -> None:
 
 def _take_back(temps: List[str], made: List[str]) -> None:
     for temp in temps:
-        with contextlib.suppress(
-            OSError
-        ):  # it may never have been made; the first error is the one to report
+        with contextlib.suppress(OSError):  # it may never have been made; the first error is the one to report
             os.unlink(temp)
     for folder in reversed(made):
         with contextlib.suppress(OSError):  # somebody else may have put something there, so it has to stay
@@ -181,9 +175,7 @@ def read(call: Call, path: str) -> Optional[Dict[str, Any]]:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
             if found.st_size > READ_LIMIT:
-                raise OpError(
-                    "%s has %d bytes, more than the %d that can be read" % (path, found.st_size, READ_LIMIT)
-                )
+                raise OpError("%s has %d bytes, more than the %d that can be read" % (path, found.st_size, READ_LIMIT))
             data = file.read(READ_LIMIT)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -230,9 +222,7 @@ def remove(call: Call, paths: List[str]) -> Dict[str, List[str]]:
             continue
         except OSError as error:
             done = ", ".join(removed) or "nothing"
-            raise OpError(
-                "cannot remove %s: %s (removed before: %s)" % (path, error.strerror, done)
-            ) from None
+            raise OpError("cannot remove %s: %s (removed before: %s)" % (path, error.strerror, done)) from None
         removed.append(path)
     for folder in sorted({os.path.dirname(path) for path in removed}):
         if os.path.isdir(folder):

@@ -16,9 +16,7 @@ import threading
 import time
 from typing import IO, Any, Callable, Dict, Optional, TypeVar
 
-SILENCE_LIMIT = (
-    60.0  # seconds without a line from the client after which it is taken for gone; it beats every 5 s
-)
+SILENCE_LIMIT = 60.0  # seconds without a line from the client after which it is taken for gone; it beats every 5 s
 LAST_WORDS = 5.0  # seconds that running requests get to end by themselves once the client is gone
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -119,9 +117,7 @@ class Program:
                 raise OpError("this version has no op " + repr(name))
             answer: Dict[str, Any] = {"id": call.number, "result": OPS[name](call, **args)}
             line = _line(answer)
-        except (
-            BaseException
-        ) as error:  # whatever it is, the client has to hear of it or it would wait for ever
+        except BaseException as error:  # whatever it is, the client has to hear of it or it would wait for ever
             line = _line({"id": call.number, "error": _described(error)})
         finally:
             self._calls.pop(call.number, None)

@@ -12,9 +12,7 @@ from typing import IO, Any, Dict, List, Optional, cast
 
 from fleetctl.onbox.main import Call, CancelledError, OpError, environment, op
 
-OUTPUT_LIMIT = (
-    8 * 1024 * 1024
-)  # bytes of output of one command; more is a mistake and would eat the box's memory
+OUTPUT_LIMIT = 8 * 1024 * 1024  # bytes of output of one command; more is a mistake and would eat the box's memory
 LINGER = 0.5  # seconds to wait for the pipes of a command that ended but left children holding them
 GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 LOOK = 0.1  # seconds between looks at the clock and at the cancelled event
@@ -48,9 +46,7 @@ def run(
     except (OSError, ValueError) as error:
         raise OpError("cannot start %s: %s" % (argv[0], getattr(error, "strerror", None) or error)) from None
     try:
-        out, err = _converse(
-            call, process, argv[0], stdin.encode("utf-8", "surrogateescape"), began + timeout, timeout
-        )
+        out, err = _converse(call, process, argv[0], stdin.encode("utf-8", "surrogateescape"), began + timeout, timeout)
     except BaseException:
         _kill(process)
         raise

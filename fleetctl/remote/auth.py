@@ -15,9 +15,7 @@ AskPassphrase = Callable[[Path], str]
 _AGENT_SILENCE = 10.0  # seconds; an agent that asks its user to confirm needs some
 
 
-def authenticate(
-    box: str, transport: paramiko.Transport, target: Target, ask_passphrase: AskPassphrase | None
-) -> None:
+def authenticate(box: str, transport: paramiko.Transport, target: Target, ask_passphrase: AskPassphrase | None) -> None:
     """Log in on a verified transport. Raises BoxError that lists what was tried."""
     tried: list[str] = []
     for label, key in _candidates(target, ask_passphrase, tried):
@@ -118,9 +116,7 @@ def _public(path: Path) -> bytes:
         return b""
 
 
-def _load(
-    path: Path, passphrase: str | None, notes: list[str], protected: list[Path]
-) -> paramiko.PKey | None:
+def _load(path: Path, passphrase: str | None, notes: list[str], protected: list[Path]) -> paramiko.PKey | None:
     try:
         # cryptography wants bytes where paramiko's hints say str
         return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]

@@ -53,9 +53,7 @@ def verify(box: str, target: Target, kind: str, blob: bytes, *, accept_new: bool
     try:
         known_hosts.add(target.known_hosts[0], name, kind, blob, hashed=target.hash_known_hosts)
     except OSError as error:
-        raise BoxError(
-            box, f"cannot add the host key to {target.known_hosts[0]}: {error.strerror}"
-        ) from error
+        raise BoxError(box, f"cannot add the host key to {target.known_hosts[0]}: {error.strerror}") from error
 
 
 def _files(target: Target) -> list[Path]:

@@ -89,9 +89,7 @@ def _transport(
         raise BoxError(
             box, f"no SSH conversation with {target.where()}: {error or 'the connection was closed'}"
         ) from error
-    hostkey.verify(
-        box, target, key.get_name(), key.asbytes(), accept_new=ways.accept_new or target.accept_new
-    )
+    hostkey.verify(box, target, key.get_name(), key.asbytes(), accept_new=ways.accept_new or target.accept_new)
     return transport
 
 
@@ -150,9 +148,7 @@ def _through(
     link = open_link(box, hop, ways, depth=depth + 1)
     below.append(link.close)
     try:
-        return link.transport.open_channel(
-            "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=limit
-        )
+        return link.transport.open_channel("direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=limit)
     except (paramiko.SSHException, EOFError, OSError) as error:
         reason = getattr(error, "text", "") or str(error)
         raise BoxError(
@@ -163,9 +159,7 @@ def _through(
 def _command(box: str, command: str, below: list[Callable[[], None]]) -> socket.socket:
     ours, theirs = socket.socketpair()
     try:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno()
-        )
+        process = subprocess.Popen(["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno())
     except OSError as error:
         ours.close()
         raise BoxError(box, f"cannot start ProxyCommand {command}: {error.strerror}") from error

@@ -21,9 +21,7 @@ from fleetctl.remote.library import paramiko
 
 OLDEST_PYTHON = (3, 8)
 LAST_WORDS = 2.0  # seconds to wait for the exit status after the end of the output
-PASSWORD_CHECK = (
-    30.0  # seconds that sudo gets to check a password: a directory may be asked, and PAM waits on purpose
-)
+PASSWORD_CHECK = 30.0  # seconds that sudo gets to check a password: a directory may be asked, and PAM waits on purpose
 NO_PYTHON, NO_SUDO = 97, 96  # exit statuses of the launcher, chosen to be nobody else's
 
 # The login shell sees two words in single quotes without a quote, backslash, newline or exclamation mark in them,
@@ -187,9 +185,7 @@ class _Start:
                 if found:
                     python = (int(found.group(1)), int(found.group(2)))
                     if python < OLDEST_PYTHON:
-                        raise BoxError(
-                            self.box, f"python3 there is {python[0]}.{python[1]}; 3.8 or later is needed"
-                        )
+                        raise BoxError(self.box, f"python3 there is {python[0]}.{python[1]}; 3.8 or later is needed")
                     if not source_sent:
                         self._send(bundle())
                     return Running(self.channel, bytes(self.out[found.end() :]), python)

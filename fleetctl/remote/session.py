@@ -37,9 +37,7 @@ class Session:
         self._lost: str | None = None
         self._errors = b""
         self._beat_sent: float | None = None
-        self._thread = threading.Thread(
-            target=self._read, args=(running.ahead,), name=f"{box}-answers", daemon=True
-        )
+        self._thread = threading.Thread(target=self._read, args=(running.ahead,), name=f"{box}-answers", daemon=True)
         self._thread.start()
 
     @property
@@ -78,9 +76,7 @@ class Session:
         finally:
             with self._state:
                 self._waiting.pop(number, None)
-            if (
-                not answered
-            ):  # out of time, Ctrl-C, or on_event does not like what it sees: nobody waits any more
+            if not answered:  # out of time, Ctrl-C, or on_event does not like what it sees: nobody waits any more
                 self._cancel(number)
 
     def cancel(self, ops: Collection[str] | None) -> None:

@@ -13,9 +13,7 @@ class PasswordWanted(Exception):  # noqa: N818 - no error: the next thing to do
 
 # Words of sudo and, after the bar, of sudo-rs.
 _WANTED = re.compile(r"a password is required|interactive authentication is required")
-_REFUSED = re.compile(
-    r"try again|incorrect password attempt|[Aa]uthentication fail|incorrect authentication attempt"
-)
+_REFUSED = re.compile(r"try again|incorrect password attempt|[Aa]uthentication fail|incorrect authentication attempt")
 _TERMINAL = re.compile(r"must have a tty|a terminal is required|requires? a tty")
 _NO_RIGHT = re.compile(
     r"is not in the sudoers file|is not allowed to (?:run sudo|execute)|may not run sudo|I'm sorry .* I'm afraid"

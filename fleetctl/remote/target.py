@@ -17,9 +17,7 @@ from pathlib import Path
 from fleetctl.errors import BoxError
 from fleetctl.spec.fleet import Ssh
 
-CONFIG_VARIABLE = (
-    "FLEETCTL_SSH_CONFIG"  # path of a configuration to use in place of ~/.ssh/config, as with ssh -F
-)
+CONFIG_VARIABLE = "FLEETCTL_SSH_CONFIG"  # path of a configuration to use in place of ~/.ssh/config, as with ssh -F
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
@@ -125,9 +123,7 @@ def _by_paramiko(box: str, host: str, ssh: Ssh, config: Path | None) -> dict[str
         found = reader.lookup(host)
     except (OSError, paramiko.SSHException) as error:
         raise BoxError(box, f"cannot read the SSH configuration {path}: {error}") from error
-    options = {
-        key.lower(): list(value) if isinstance(value, list) else [value] for key, value in found.items()
-    }
+    options = {key.lower(): list(value) if isinstance(value, list) else [value] for key, value in found.items()}
     for key in ("user", "port"):
         given = getattr(ssh, key)
         if given is not None:
@@ -166,9 +162,7 @@ def _target(host: str, ssh: Ssh, options: dict[str, list[str]]) -> Target:
     if ssh.key is not None:
         keys: tuple[Path, ...] = (_path(ssh.key),)
     else:
-        keys = paths(options.get("identityfile", [])) or tuple(
-            _home() / ".ssh" / key for key in _DEFAULT_KEYS
-        )
+        keys = paths(options.get("identityfile", [])) or tuple(_home() / ".ssh" / key for key in _DEFAULT_KEYS)
     user_files = paths(first("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2").split())
     agent = first("identityagent", "SSH_AUTH_SOCK")
     jumps = tuple(hop for hop in first("proxyjump").split(",") if hop.strip() and hop != "none")

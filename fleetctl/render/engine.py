@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleetctl.engine.runtimes.vllm import RankOfMany, serve_arguments, split_environment
-from fleetctl.render.escape import environment_line, exec_line
+from fleetctl.render.escape import check_variable, environment_line, exec_line
 from fleetctl.render.launch import Launch, start_from
 from fleetctl.render.names import (
     BIN_FOLDER,
@@ -198,6 +198,8 @@ def _under_rank(fleet: Fleet, place: Place, launch: Launch) -> tuple[str, ...]:
 def _secret_file(place: Place, secrets: Mapping[str, Secret]) -> File | None:
     if not secrets:
         return None
+    for name in secrets:
+        check_variable(name)
     content = "".join(f"{name}=@secret:{name}@\n" for name in secrets)
     path = secrets_path(place.layout, place.model)
     return File(path=path, content=content, mode=0o600, secrets=dict(secrets), quoting="environment")

@@ -50,11 +50,16 @@ def exec_line(argv: Sequence[str]) -> str:
     return " ".join(_quote(word, "the argument").replace("$", "$$") for word in argv)
 
 
-def environment_line(name: str, value: str) -> str:
-    """A variable for Environment=. Raises SpecError for a name that is no name of a variable."""
+def check_variable(name: str) -> None:
+    """Raises SpecError for a name that systemd does not take for a variable."""
     if not _NAME.fullmatch(name):
         raise SpecError(
             f"{name!r} is no name of an environment variable",
             hint="use letters, digits and _, no digit in front",
         )
+
+
+def environment_line(name: str, value: str) -> str:
+    """A variable for Environment=. Raises SpecError for a name that is no name of a variable."""
+    check_variable(name)
     return _quote(f"{name}={value}", "the environment variable")

@@ -97,9 +97,7 @@ def test_a_wrong_sudo_password_is_tried_exactly_once(lab: Lab) -> None:
 
 
 def test_nobody_to_ask_for_the_password_is_told(lab: Lab) -> None:
-    with pytest.raises(
-        BoxError, match="box1: sudo wants a password for operator, and there is nobody to ask"
-    ):
+    with pytest.raises(BoxError, match="box1: sudo wants a password for operator, and there is nobody to ask"):
         connect("box1", box(lab))
 
 

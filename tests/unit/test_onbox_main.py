@@ -20,9 +20,7 @@ class Program:
 
     def __init__(self, python: str = sys.executable) -> None:
         argv = [python, "-IBS", "-X", "utf8", "-c", program._BOOTSTRAP, "nonce"]
-        self.process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert self.process.stdin is not None and self.process.stdout is not None
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
         self.stdin.write(program.bundle())

@@ -68,9 +68,7 @@ def test_words_reach_a_command_unharmed(box: BoxConnection) -> None:
 
 
 def test_a_failing_command_is_an_error_that_names_box_command_and_reason(box: BoxConnection) -> None:
-    with pytest.raises(
-        OpFailed, match=r"^spark1: sh -c echo reason >&2; exit 3 ended with status 3: reason$"
-    ):
+    with pytest.raises(OpFailed, match=r"^spark1: sh -c echo reason >&2; exit 3 ended with status 3: reason$"):
         box.run("sh", "-c", "echo reason >&2; exit 3")
     assert box.run("sh", "-c", "exit 3", check=False).rc == 3
     with pytest.raises(OpFailed, match="spark1: no program nosuchprogram here"):
@@ -185,9 +183,7 @@ def test_a_silent_network_is_noticed(sshd: Sshd, monkeypatch: pytest.MonkeyPatch
     with sshd.connect() as connection:
         time.sleep(1.5)
         assert connection.run("true").rc == 0  # beats are answered
-        frozen = [
-            process for child in sshd.sessions() for process in [child, *child.children(recursive=True)]
-        ]
+        frozen = [process for child in sshd.sessions() for process in [child, *child.children(recursive=True)]]
         for process in frozen:
             process.suspend()
         try:
@@ -355,22 +351,16 @@ def test_a_passphrase_is_asked_once_or_the_key_is_skipped(sshd: Sshd, tmp_path: 
     assert asked == [key, key]
 
 
-def test_a_key_in_the_agent_needs_no_passphrase(
-    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_in_the_agent_needs_no_passphrase(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = authorize(sshd, make_key(tmp_path / "key"))
     path = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL)
     try:
         assert eventually(path.exists)
         monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
-        others = [
-            make_key(tmp_path / f"other{number}") for number in range(8)
-        ]  # more than a server lets one try
+        others = [make_key(tmp_path / f"other{number}") for number in range(8)]  # more than a server lets one try
         subprocess.run(["ssh-add", "-q", *map(str, others), str(key)], check=True, stderr=subprocess.DEVNULL)
-        subprocess.run(
-            ["ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(key)], check=True, capture_output=True
-        )
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(key)], check=True, capture_output=True)
         with sshd.connect(key=str(key)) as connection:
             assert connection.run("true").rc == 0
     finally:
@@ -488,9 +478,7 @@ def nothing_runs(word: str, seconds: float = 30.0) -> bool:
     """No process has the word in its command line (any more)."""
 
     def absent() -> bool:
-        return not any(
-            word in (process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])
-        )
+        return not any(word in (process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
 
     return eventually(absent, seconds)
 

@@ -89,9 +89,7 @@ def test_an_added_key_is_found_by_us_and_by_ssh_keygen(tmp_path: Path, hashed: b
 def test_fingerprints_are_those_of_ssh_keygen(tmp_path: Path) -> None:
     path = tmp_path / "key.pub"
     path.write_text(f"ssh-ed25519 {base64.b64encode(KEY).decode()}\n")
-    shown = subprocess.run(
-        ["ssh-keygen", "-lf", str(path)], capture_output=True, text=True, check=True
-    ).stdout
+    shown = subprocess.run(["ssh-keygen", "-lf", str(path)], capture_output=True, text=True, check=True).stdout
     assert known_hosts.fingerprint(KEY) == shown.split()[1]
 
 

@@ -36,9 +36,7 @@ def test_a_refusal_is_explained(text: str, message: str, asked: bool) -> None:
     assert "noise" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["sudo: a password is required\n", "sudo: interactive authentication is required\n"]
-)
+@pytest.mark.parametrize("text", ["sudo: a password is required\n", "sudo: interactive authentication is required\n"])
 def test_a_wish_for_a_password_is_none_before_it_was_given_and_a_refusal_after(text: str) -> None:
     with pytest.raises(sudo.PasswordWanted):
         sudo.explain("spark1", "ops", text, asked=False)
@@ -61,6 +59,4 @@ def test_a_refused_password_is_seen(text: str) -> None:
 
 def test_words_of_others_are_not_sudos() -> None:
     sudo.explain("spark1", "ops", "python3: cannot execute binary file\n", asked=False)
-    assert not sudo.refused(
-        "We trust you have received the usual lecture from the local System Administrator."
-    )
+    assert not sudo.refused("We trust you have received the usual lecture from the local System Administrator.")
