@@ -65,8 +65,8 @@ def main() -> int:
     lab = Lab(
         FOLDER / "lab",
         bridge="fleetbench0",
-        subnet="10.77.5.0/24",
-        link_subnet="10.78.5.0/24",
+        subnet="10.77.205.0/24",
+        link_subnet="10.78.205.0/24",
         base=shared if shared.is_dir() else None,
     )
     control = FOLDER / "ssh"

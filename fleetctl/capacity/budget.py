@@ -78,8 +78,18 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
         f" = {gib(hundredths * memory / 100)}"
     )
     parts = _divide(demands, hundredths, where, lines)
+    missing = {}
     for demand in demands:
-        lines.append(_check(demand, parts[demand.model], memory, where, lines))
+        room = int(parts[demand.model] * memory / 100)
+        lines.append(_line(demand, parts[demand.model], room))
+        if demand.here is not None and demand.here > room:
+            missing[demand.model] = demand.here - room
+    if missing:
+        short = ", ".join(f"{model} does not fit, {gib(size)} missing" for model, size in missing.items())
+        raise RefusedError(
+            f"{where}: {short}: {'; '.join(lines)}",
+            hint=f"lower reserve: of {box}, split the model over more boxes, or use a smaller build of it",
+        )
     held = [demand.here for demand in demands]
     known = [size for size in held if size is not None]
     return BoxBudget(
@@ -117,19 +127,14 @@ def _divide(demands: Sequence[Demand], hundredths: int, where: str, lines: list[
     return parts
 
 
-def _check(demand: Demand, part: float, memory: int, where: str, lines: Sequence[str]) -> str:
-    """The line of one engine's sum. Raises RefusedError when its weights are larger than its share."""
-    room = int(part * memory / 100)
+def _line(demand: Demand, part: float, room: int) -> str:
+    """The sum of one engine; ``room`` is its part of the memory in bytes."""
     start = f"{demand.model}: {part / 100:.2f} of memory = {gib(room)}"
     if demand.here is None:
         return f"{start}; weights not known (weights_size: of the model is not set, nothing was measured)"
     held = f"weights {gib(demand.weights or 0)}"
     if demand.ranks > 1:
         held += f" / {demand.ranks} boxes = {gib(demand.here)}"
-    if demand.here > room:
-        raise RefusedError(
-            f"{where}: model {demand.model} does not fit: {'; '.join(lines)}; {start}; {held};"
-            f" {gib(demand.here - room)} missing",
-            hint=f"lower reserve:, split {demand.model} over more boxes, or use a smaller build of it",
-        )
-    return f"{start} - {held} leaves {gib(room - demand.here)} for the KV cache and the engine itself"
+    left = room - demand.here
+    rest = f"{gib(left)} left for the KV cache and the engine itself" if left >= 0 else f"{gib(-left)} missing"
+    return f"{start}, {held}: {rest}"

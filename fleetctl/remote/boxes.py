@@ -42,8 +42,8 @@ class Boxes(Mapping[str, BoxConnection]):
     ) -> Boxes:
         """Connect to boxes of the fleet (all by default) in parallel; see :func:`connect` for the options.
 
-        Raises SpecError for a name that is no box's; BoxError, or SeveralBoxesError with all that went wrong, when boxes
-        cannot be connected; nothing stays connected then.
+        Raises SpecError for a name that is no box's; BoxError, or SeveralBoxesError with all that went wrong, when
+        boxes cannot be connected; nothing stays connected then.
         """
         asked = set(fleet.boxes) if names is None else set(names)
         if unknown := sorted(asked - set(fleet.boxes)):

@@ -1,0 +1,72 @@
+"""The command line as people and scripts meet it, without any box."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "templates" / "example.yaml"
+
+
+def fleetctl(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", "from fleetctl.cli.main import main; main()"]
+    return subprocess.run([*program, *words], capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    code = "import sys; sys.argv=['fleetctl', '--help']\nfrom fleetctl.cli.main import main\n"
+    code += "try:\n    main()\nexcept SystemExit:\n    print([m for m in ('pydantic', 'paramiko', 'yaml', 'jinja2', 'httpx') "
+    code += "if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    for command in ("init", "schema", "render", "plan", "cutover", "rollback", "status", "lab"):
+        assert command in done.stdout
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_every_command_has_help() -> None:
+    for command in ("init", "schema", "render", "plan", "cutover", "rollback", "status", "lab"):
+        done = fleetctl(command, "--help")
+        assert done.returncode == 0, done.stderr
+        assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "-f", "missing.yaml"], "missing.yaml: there is no such file"),
+        (["cutover"], "--to LAYOUT"),
+        (["cutover", "--to", "a", "--plan", "b"], "--to LAYOUT"),
+        (["cutover", "--to", "split", "-f", "bad.yaml"], "bad.yaml:2:1"),
+        (["cutover", "--to", "split", "--playbook", "missing.yaml"], "cannot read the playbook missing.yaml"),
+        (["init", "a", "a"], "named twice"),
+        (["init", "a", "--out", "bad.yaml"], "bad.yaml exists"),
+    ],
+)
+def test_bad_input_gets_one_message_and_status_2(words: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("fleet: x\nboxen: {}\n")
+    done = fleetctl(*words, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    as_json = fleetctl(*words, "--json", cwd=tmp_path)
+    event = json.loads(as_json.stdout.splitlines()[-1])
+    assert event["type"] == "error"
+    assert event["exit_code"] == 2
+
+
+def test_render_writes_every_file_and_keeps_secrets_out(tmp_path: Path) -> None:
+    done = fleetctl("render", "-f", str(EXAMPLE), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    unit = tmp_path / "split/spark2/etc/systemd/system/fleetctl-split-qwen.service"
+    assert "--node-rank 1" in unit.read_text()
+    secrets = tmp_path / "replicas/spark1/etc/fleetctl/secrets/replicas-qwen.env"
+    assert "@secret:HF_TOKEN@" in secrets.read_text()
+    assert secrets.stat().st_mode & 0o777 == 0o600
+
+
+def test_schema_is_json_in_both_forms() -> None:
+    assert json.loads(fleetctl("schema").stdout)["title"]
+    assert json.loads(fleetctl("schema", "--json").stdout)["schema"]["title"]

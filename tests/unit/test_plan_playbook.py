@@ -1,0 +1,42 @@
+"""Playbooks: the two that ship are right, and a wrong one says what is wrong and where."""
+
+import pytest
+
+from fleetctl.errors import SpecError
+from fleetctl.plan.expand import STEPS
+from fleetctl.plan.playbook import parse_playbook
+from fleetctl.resources import root_text
+from fleetctl.steps import KINDS
+
+
+@pytest.mark.parametrize("name", ["cutover", "rollback"])
+def test_a_shipped_playbook_has_the_stages_of_the_design_and_only_known_steps(name: str) -> None:
+    book = parse_playbook(root_text("playbooks", f"{name}.yaml"), f"{name}.yaml", STEPS)
+    assert [stage.stage for stage in book.stages] == ["prepare", "hold", "switch", "prove", "open", "settle"]
+    assert [stage.stage for stage in book.stages if stage.flow] == ["prove", "open"]
+
+
+def test_every_step_that_can_be_planned_can_be_executed() -> None:
+    assert set(STEPS) == set(KINDS)
+
+
+STAGE = "stages: [{stage: s, summary: x, steps: [%s]}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: x\nstages: [", "my.yaml: "),
+        ("[]", "my.yaml is not a playbook"),
+        ("name: x\n" + STAGE % "stop_engines", "did you mean stop_engine?"),
+        ("name: x\n" + STAGE % "hold, hold", "used more than once: hold"),
+        ("name: x\nstages: []", "stages"),
+        ("name: x\nstages: [{stage: s, steps: [hold]}]", "summary"),
+        ("name: x\nunknown: 1\n" + STAGE % "hold", "unknown"),
+    ],
+)
+def test_a_wrong_playbook_is_refused_in_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_playbook(text, "my.yaml", STEPS)
+    assert said in str(refused.value)
+    assert "my.yaml" in str(refused.value)
