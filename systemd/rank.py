@@ -31,6 +31,8 @@ sys.dont_write_bytecode = True  # /etc is no place for __pycache__
 from rank_peer import BEAT, PROTOCOL, Peer, build, disagreement  # noqa: E402
 
 PORT_TAKEN_LIMIT = 30.0  # seconds until a port in use is an error
+# Seconds from SIGTERM to SIGKILL once a rank is lost: what still runs on the engine cannot finish, and vLLM waits for it.
+BROKEN_STOP_LIMIT = 2.0
 FAILED, LOST, DISAGREE = 1, 75, 78  # exit statuses
 
 
@@ -51,10 +53,10 @@ class Rank:
         self.stop_asked = False
         self.healthy = threading.Event()
         self.ended = threading.Event()
-        self.wake, wake_write = os.pipe()
+        self.wake, self.wake_write = os.pipe()
         os.set_blocking(self.wake, False)
-        os.set_blocking(wake_write, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        os.set_blocking(self.wake_write, False)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -66,7 +68,7 @@ class Rank:
         print("rank %d: %s" % (self.options.rank, text), file=sys.stderr, flush=True)
 
     def wait(self, things, seconds):
-        """Those of ``things`` that can be read; returns early when a signal comes."""
+        """Those of ``things`` that can be read; returns early when a signal comes or the engine answers."""
         if self.stop_asked:
             raise Ended("asked to stop", 0)
         with selectors.DefaultSelector() as selector:
@@ -248,10 +250,12 @@ class Rank:
                 with opener.open(self.options.health, timeout=2) as response:
                     if response.status == 200:
                         self.healthy.set()
+                        # The other ranks are told at once: requests may be waiting for this engine.
+                        os.write(self.wake_write, b"\0")
                         return
             except (OSError, ValueError):
                 pass
-            self.ended.wait(0.2)
+            self.ended.wait(0.1)
 
     def run(self):
         """Watch over the engine and the other ranks until one of them ends. Always raises Ended."""
@@ -294,12 +298,13 @@ class Rank:
         """SIGTERM to the engine, SIGKILL to its whole process group at the limit, and to what it leaves behind."""
         if self.engine is None:
             return
+        limit = self.options.stop_limit if self.stop_asked else min(self.options.stop_limit, BROKEN_STOP_LIMIT)
         if self.engine.poll() is None:
             self.engine.terminate()
             try:
-                self.engine.wait(self.options.stop_limit)
+                self.engine.wait(limit)
             except subprocess.TimeoutExpired:
-                self.log("the engine did not end within %g s: killed" % self.options.stop_limit)
+                self.log("the engine did not end within %g s: killed" % limit)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.engine.pid, signal.SIGKILL)
         self.engine.wait()

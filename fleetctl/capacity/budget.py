@@ -77,7 +77,7 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
         f"gpu_memory_utilization {usable / memory:.4f} rounded down: {hundredths / 100:.2f}"
         f" = {gib(hundredths * memory / 100)}"
     )
-    parts = _divide(demands, hundredths, where, lines)
+    parts = _divide(demands, hundredths, memory, where, lines)
     missing = {}
     for demand in demands:
         room = int(parts[demand.model] * memory / 100)
@@ -103,7 +103,9 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
     )
 
 
-def _divide(demands: Sequence[Demand], hundredths: int, where: str, lines: list[str]) -> dict[str, float]:
+def _divide(
+    demands: Sequence[Demand], hundredths: int, memory: int, where: str, lines: Sequence[str]
+) -> dict[str, float]:
     """Hundredths of memory for each model: what the file fixes first, the rest by weights (evenly when unknown)."""
     fixed = {d.model: round(d.fixed * 100, 6) for d in demands if d.fixed is not None}
     taken = sum(fixed.values())
@@ -116,15 +118,27 @@ def _divide(demands: Sequence[Demand], hundredths: int, where: str, lines: list[
             f" ({'; '.join(lines)}){rest}",
             hint="lower gpu_memory_utilization: of the placement, or reserve: of the box",
         )
-    rest_hundredths = hundredths - taken
-    sizes = [d.here for d in free]
-    total = sum(size for size in sizes if size is not None)
-    by_weights = None not in sizes and total > 0
-    parts: dict[str, float] = dict(fixed)
-    for demand in free:
-        portion = (demand.here or 0) / total if by_weights else 1 / len(free)
-        parts[demand.model] = int(rest_hundredths * portion + 1e-9)
-    return parts
+    return fixed | _free_parts(free, int(hundredths - taken), memory)
+
+
+def _free_parts(demands: Sequence[Demand], rest: int, memory: int) -> dict[str, float]:
+    """Divide ``rest`` hundredths: to each what its weights need, and what remains in proportion to the weights.
+
+    Where a weight is not known, all get the same. What rounding leaves goes to the largest remainders. Where not
+    even the weights fit, the parts show it: one of them at least is smaller than its weights.
+    """
+    sizes = [demand.here or 0 for demand in demands]
+    known = all(demand.here for demand in demands)
+    needed = [-(-size * 100 // memory) if known else 0 for size in sizes]
+    if sum(needed) > rest:
+        needed = [0] * len(demands)
+    spare, total = rest - sum(needed), sum(sizes) if known else len(demands)
+    ideal = [spare * (size if known else 1) / total for size in sizes]
+    parts = [least + int(more) for least, more in zip(needed, ideal, strict=True)]
+    by_remainder = sorted(range(len(parts)), key=lambda place: int(ideal[place]) - ideal[place])
+    for place in by_remainder[: rest - sum(parts)]:
+        parts[place] += 1
+    return {demand.model: part for demand, part in zip(demands, parts, strict=True)}
 
 
 def _line(demand: Demand, part: float, room: int) -> str:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_ONE_LINE = threading.Lock()
+
 
 def emit(kind: str, **event: Any) -> None:
     """Print one event as a line of JSON on standard output, at once."""
-    print(json.dumps({"type": kind, **event}, default=str), flush=True)
+    line = json.dumps({"type": kind, **event}, default=str) + "\n"
+    with _ONE_LINE:  # steps of several boxes tell at the same time
+        sys.stdout.write(line)
+        sys.stdout.flush()
 
 
 def console(*, error: bool = False) -> Console:

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import haproxy, state, waits
+from fleetctl.onbox import haproxy, journal, lock, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.main import Call, op
 
@@ -165,7 +165,7 @@ def facts(
         "drift": state.drift(current),
         "release": None if current is None else state.read_json(state.generation_folder(current) + "/release.json"),
         "superseded": known,
-        "moves": state.moves(),
-        "lock": state.lock_state(),
+        "moves": journal.moves(),
+        "lock": lock.lock_state(),
         "haproxy": shutil.which("haproxy", path=PROGRAMS),
     }

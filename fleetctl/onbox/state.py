@@ -1,12 +1,10 @@
-"""What fleetctl keeps on a box: generations under /etc/fleetctl, journal and lock under /var/lib/fleetctl."""
+"""What fleetctl keeps on a box: generations under /etc/fleetctl, and the live files that come from them."""
 
 import base64
-import errno
 import filecmp
 import json
 import os
 import shutil
-import time
 from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox.files import write
@@ -17,7 +15,6 @@ VAR = "/var/lib/fleetctl"
 GENERATIONS = ETC + "/generations"
 CURRENT = ETC + "/current"
 MOVES = VAR + "/moves"
-LOCK = VAR + "/lock.json"
 SUPERSEDED = VAR + "/superseded.json"
 
 
@@ -101,6 +98,19 @@ def generation_current(call: Call, number: Optional[int]) -> Dict[str, Any]:
     os.symlink("generations/%d" % number, temporary)
     os.replace(temporary, CURRENT)
     return {"before": before}
+
+
+@op("generations_prune")
+def generations_prune(call: Call, keep: int, protect: List[int]) -> Dict[str, List[int]]:
+    """Remove all but the newest ``keep`` generations; the current one and those in ``protect`` stay in any case."""
+    current = current_generation()
+    old = generation_numbers()[:-keep]
+    gone = [number for number in old if number != current and number not in protect]
+    for number in gone:
+        # Without its meta data a generation does not count: a removal that is cut off leaves nothing half valid.
+        os.unlink(generation_folder(number) + "/meta.json")
+        shutil.rmtree(generation_folder(number), ignore_errors=True)
+    return {"removed": gone}
 
 
 @op("generation_remove")
@@ -228,134 +238,3 @@ def superseded_forget(call: Call, units: List[str]) -> Dict[str, Any]:
     known = read_json(SUPERSEDED) or {}
     write_json(call, SUPERSEDED, {unit: state for unit, state in known.items() if unit not in units})
     return {}
-
-
-# Journal: one folder per move, plan.json and journal.jsonl
-
-
-@op("journal_open")
-def journal_open(call: Call, move: str, plan: Dict[str, Any], meta: Dict[str, Any]) -> Dict[str, Any]:
-    """Begin the journal of a move: the whole plan is kept with it, so that anyone can finish or undo it."""
-    folder = "%s/%s" % (MOVES, move)
-    private_folder(folder)
-    write_json(call, folder + "/plan.json", plan)
-    write_json(call, folder + "/meta.json", meta)
-    return {}
-
-
-@op("journal_append")
-def journal_append(call: Call, move: str, record: Dict[str, Any]) -> Dict[str, Any]:
-    """Append one record and have it on disk before answering."""
-    line = json.dumps(record, sort_keys=True).encode() + b"\n"
-    path = "%s/%s/journal.jsonl" % (MOVES, move)
-    try:
-        with open(path, "ab") as journal:
-            journal.write(line)
-            journal.flush()
-            os.fsync(journal.fileno())
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise OpError("no space left for the journal in %s" % MOVES)
-        raise
-    return {}
-
-
-def _records(move: str) -> List[Dict[str, Any]]:
-    try:
-        with open("%s/%s/journal.jsonl" % (MOVES, move), "rb") as journal:
-            lines = journal.read().split(b"\n")
-    except OSError:
-        return []
-    records = []
-    for line in lines:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # the last line may have been cut off with the box
-    return records
-
-
-@op("journal_read")
-def journal_read(call: Call, move: str) -> Optional[Dict[str, Any]]:
-    """Plan, meta data and records of a move; None when this box does not have it."""
-    plan = read_json("%s/%s/plan.json" % (MOVES, move))
-    if plan is None:
-        return None
-    return {
-        "plan": plan,
-        "meta": read_json("%s/%s/meta.json" % (MOVES, move)),
-        "records": _records(move),
-    }
-
-
-def moves(last: int = 20) -> List[Dict[str, Any]]:
-    """The last moves of which this box has the journal, oldest first, with how each ended."""
-    try:
-        names = sorted(os.listdir(MOVES))[-last:]
-    except OSError:
-        return []
-    found = []
-    for name in names:
-        meta = read_json("%s/%s/meta.json" % (MOVES, name))
-        if meta is None:
-            continue
-        ends = [record for record in _records(name) if record.get("type") == "end"]
-        end = ends[-1] if ends else None
-        found.append({"move": name, "end": end, **meta})
-    return found
-
-
-# Lock
-
-
-def lock_state() -> Optional[Dict[str, Any]]:
-    """Who holds the fleet, with ``age`` and ``silent`` (since the last heartbeat) in seconds; None: nobody."""
-    lock = read_json(LOCK)
-    if lock is None:
-        return None
-    now = time.time()
-    return dict(lock, age=round(now - lock["since"], 1), silent=round(now - lock["beat"], 1))
-
-
-@op("lock_take")
-def lock_take(call: Call, holder: Dict[str, Any], take_over: bool = False) -> Dict[str, Any]:
-    """Take the fleet's lock. ``{"taken": False, "lock": …}`` when somebody else has it.
-
-    ``holder`` has token, who, host, pid, command. Taking over replaces a lock whose owner is gone.
-    """
-    private_folder(VAR)
-    record = dict(holder, since=time.time(), beat=time.time())
-    staged = "%s.%s" % (LOCK, holder["token"])
-    write_json(call, staged, record)
-    try:
-        if take_over:
-            os.replace(staged, LOCK)
-            return {"taken": True, "lock": record}
-        try:
-            os.link(staged, LOCK)  # fails when the lock exists: two takers cannot both succeed
-        except FileExistsError:
-            return {"taken": False, "lock": lock_state()}
-        return {"taken": True, "lock": record}
-    finally:
-        if os.path.exists(staged):
-            os.unlink(staged)
-
-
-@op("lock_beat")
-def lock_beat(call: Call, token: str) -> Dict[str, Any]:
-    """Say that the holder is alive; OpError when the lock is no longer the holder's."""
-    lock = read_json(LOCK)
-    if lock is None or lock["token"] != token:
-        raise OpError("the lock was taken over by %s" % ((lock or {}).get("who") or "nobody"))
-    write_json(call, LOCK, dict(lock, beat=time.time()))
-    return {}
-
-
-@op("lock_release")
-def lock_release(call: Call, token: str) -> Dict[str, Any]:
-    """Give the lock back if it is the holder's own."""
-    lock = read_json(LOCK)
-    if lock is not None and lock["token"] == token:
-        os.unlink(LOCK)
-        return {"released": True}
-    return {"released": False}

@@ -119,7 +119,7 @@ def await_ready(call: Call, unit: str, engine: str, url: Optional[str], limit: f
         waited = time.monotonic() - start
         healthy = probe(url, 2.0) == 200 if url else False
         if healthy or waited >= next_look:
-            next_look = waited + (1.0 if url else 0.2)
+            next_look = waited + (1.0 if url else 0.1)
             state = states(call, [unit])[unit]
             base = state["restarts"] if base is None else base
             if state["active"] in ("failed", "inactive") or state["sub"] == "auto-restart" or state["restarts"] > base:

@@ -77,7 +77,8 @@ def _transport(
         below.append(lambda: _shut(way))
     transport = paramiko.Transport(way)
     below.append(transport.close)
-    transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = limit
+    transport.auth_timeout = limit
+    transport.banner_timeout = transport.handshake_timeout = 2 * limit  # ours, below, is over first and says more
     options = transport.get_security_options()
     options.kex = [name for name in _KEX if name in options.kex] + [n for n in options.kex if n not in _KEX]
     options.key_types = hostkey.preferred(target, list(options.key_types))

@@ -295,7 +295,7 @@ async def test_with_several_models_a_request_goes_to_the_one_it_names() -> None:
         async with client() as http:
             for model, expected in (("qwen", "qwen"), ('org/qwen\'s "best"', "qwen"), ("llama", "llama")):
                 assert (await ask(http, proxy, model=model)).json()["engine"] == expected
-            long = [{"role": "user", "content": "x" * 300_000}]
+            long = [{"role": "user", "content": "x" * 1_000_000}]
             assert (await ask(http, proxy, messages=long, model="llama")).json()["engine"] == "llama"
             for body in ({"model": "gpt-5"}, {"messages": []}):
                 answer = await http.post(f"{proxy.url}/v1/chat/completions", json=body)

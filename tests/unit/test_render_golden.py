@@ -90,7 +90,7 @@ def test_systemd_reads_every_unit_without_a_complaint(fleet: str, layout: str, t
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy is not installed")
 @pytest.mark.parametrize(("fleet", "layout"), releases())
-def test_haproxy_takes_every_configuration_and_starts_without_knowing_a_name(fleet: str, layout: str, tmp_path: Path) -> None:
+def test_haproxy_takes_every_configuration_without_knowing_a_name(fleet: str, layout: str, tmp_path: Path) -> None:
     release = render_layout(load(fleet), layout)
     assert release.proxy is not None
     on_disk(release, release.proxy.box, tmp_path)

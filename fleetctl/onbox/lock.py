@@ -1,0 +1,172 @@
+"""Who may change the fleet: the lock on the lead box, and on every box the claim of the program that acts for its holder.
+
+The lock is a file with a heartbeat; it survives everything. A claim is a lock that the kernel keeps for this program
+and gives up when the program ends, however that happens. It says whether the holder of the lock is still connected,
+and keeps one who has lost the lock from doing anything more: the new holder ends his program on each box.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+from typing import Any, Dict, Iterator, List, Optional, TextIO
+
+from fleetctl.onbox.main import Call, op
+from fleetctl.onbox.state import VAR, private_folder, write_json
+
+LOCK = VAR + "/lock.json"
+GUARD = "/run/fleetctl-lock.guard"
+CLAIM = "/run/fleetctl-claim.json"
+PATIENCE = 6.0  # seconds that an earlier program gets to end by itself: its client is gone, its last calls are not
+
+_claimed: List[TextIO] = []  # the open file that carries this program's claim
+
+
+class NotHolderError(Exception):
+    """Somebody else holds the fleet now."""
+
+
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    """Looking at the lock and changing it happen as one, whichever programs do it."""
+    with open(GUARD, "a") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
+
+
+def _read_lock() -> Optional[Dict[str, Any]]:
+    try:
+        with open(LOCK, encoding="utf-8") as source:
+            lock = dict(json.load(source))
+        return lock if isinstance(lock["beat"], float) else None
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None  # none, or one that was damaged with the box, which says nothing about anybody
+
+
+def lock_state() -> Optional[Dict[str, Any]]:
+    """Who holds the fleet; None: nobody.
+
+    ``age`` and ``silent`` (since the last heartbeat, or since this box booted) are in seconds; ``connected`` says
+    whether the holder's program runs here.
+    """
+    lock = _read_lock()
+    if lock is None:
+        return None
+    now = time.time()
+    heard = max(lock["beat"], _booted_at())
+    claim = _read_claim()
+    connected = claim.get("token") == lock["token"] and _is_claimed()
+    return dict(lock, age=round(now - lock["since"], 1), silent=round(max(0.0, now - heard), 1), connected=connected)
+
+
+def _booted_at() -> float:
+    """When PID 1 began, in seconds since the epoch."""
+    with open("/proc/1/stat") as source:
+        ticks = int(source.read().rsplit(")", 1)[1].split()[19])
+    with open("/proc/uptime") as source:
+        up = float(source.read().split()[0])
+    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
+
+
+@op("lock_take")
+def lock_take(call: Call, holder: Dict[str, Any], instead_of: str = "") -> Dict[str, Any]:
+    """Take the fleet's lock. ``{"taken": False, "lock": …}`` when somebody else has it.
+
+    ``holder`` has token, who, host, pid, owner and command. ``instead_of`` is the token of a lock to be taken over:
+    of two who try that at once, one succeeds.
+    """
+    private_folder(VAR)
+    with _guarded():
+        lock = lock_state()
+        if lock is not None and lock["token"] != instead_of:
+            return {"taken": False, "lock": lock}
+        record = dict(holder, since=time.time(), beat=time.time())
+        write_json(call, LOCK, record)
+    return {"taken": True, "lock": record}
+
+
+@op("lock_beat")
+def lock_beat(call: Call, token: str) -> Dict[str, Any]:
+    """Say that the holder is alive. NotHolderError when the lock is no longer the holder's."""
+    with _guarded():
+        lock = _read_lock()
+        if lock is None or lock["token"] != token:
+            raise NotHolderError("the lock was taken over by %s" % ((lock or {}).get("who") or "somebody"))
+        write_json(call, LOCK, dict(lock, beat=time.time()))
+    return {}
+
+
+@op("lock_release")
+def lock_release(call: Call, token: str) -> Dict[str, Any]:
+    """Give the lock back if it is the holder's own."""
+    with _guarded():
+        lock = _read_lock()
+        if lock is None or lock["token"] != token:
+            return {"released": False}
+        os.unlink(LOCK)
+    return {"released": True}
+
+
+@op("claim")
+def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = False) -> Dict[str, str]:
+    """Make this program the one that acts on this box for the holder of the lock ``token``; returns the ``boot``.
+
+    An earlier program gets a while to end, as its client is gone. It is ended if it does not and was started for the
+    same holder (whose connection broke) or for ``instead_of`` (whose lock was taken over). With ``again`` nobody else
+    may have had the box meanwhile. Raises NotHolderError.
+    """
+    from fleetctl.onbox.facts import boot_of
+
+    stream = open(CLAIM, "a+", encoding="utf-8")
+    begin = time.monotonic()
+    while not (_claimed or _try(stream, fcntl.LOCK_EX)):
+        holder = _read_claim()
+        if again and holder.get("token") != token:
+            raise NotHolderError("%s took the fleet over" % (holder.get("who") or "somebody"))
+        if time.monotonic() - begin > PATIENCE:
+            if not holder or holder["token"] not in (token, instead_of):
+                raise NotHolderError("%s works on this box" % (holder.get("who") or "somebody"))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(holder["pid"], signal.SIGKILL)
+        call.check()
+        time.sleep(0.05)
+    if again and _read_claim().get("token") not in (token, None):
+        raise NotHolderError("%s took the fleet over meanwhile" % _read_claim().get("who"))
+    if not _claimed:
+        stream.truncate(0)
+        stream.write(json.dumps({"token": token, "pid": os.getpid(), "who": who}))
+        stream.flush()
+        _claimed.append(stream)
+    return {"boot": boot_of()}
+
+
+def require_claim() -> None:
+    """NotHolderError unless this program acts for the holder of the lock."""
+    if not _claimed:
+        raise NotHolderError("this program does not act for the holder of the fleet's lock")
+
+
+def _read_claim() -> Dict[str, Any]:
+    try:
+        with open(CLAIM, encoding="utf-8") as source:
+            return dict(json.load(source))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def _is_claimed() -> bool:
+    try:
+        with open(CLAIM) as stream:
+            return not _try(stream, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+
+
+def _try(stream: TextIO, kind: int) -> bool:
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False

@@ -1,0 +1,63 @@
+"""One lab of two boxes for all tests of moves; it is fresh again after a test that failed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from moving import BOXES, CONTROL, Moving
+
+from fleetctl.lab.engines import bring_up
+from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+
+ROOT = Path("/var/lib/fleetctl-test-lab")
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note on the session that a test failed, so that the next one begins with fresh boxes."""
+    report = yield
+    if report.failed:
+        item.session.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture(scope="session")
+def moving_lab() -> Iterator[Lab]:
+    """Two boxes with the stand-in for vLLM, on networks of their own."""
+    base = Path(os.environ.get("FLEETCTL_LAB_BASE", DEFAULT_ROOT / "base"))
+    lab = Lab(
+        ROOT,
+        bridge="fleetmove0",
+        subnet="10.77.5.0/24",
+        link_subnet="10.78.5.0/24",
+        base=base if base.is_dir() else None,
+    )
+    try:
+        bring_up(lab, 2, "standin", lambda line: None, speed=20)
+        lab.reset()
+        yield lab
+    finally:
+        lab.down()
+
+
+@pytest.fixture
+def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Moving:
+    """The fleet as the test before left it, or fresh when that one failed. Engines behave and load in half a second."""
+    if request.session.stash.get(FAILED, False):
+        moving_lab.reset()
+        request.session.stash[FAILED] = False
+    for box in BOXES:
+        moving_lab.exec(box, ["rm", "-f", CONTROL])
+    text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')
+    return Moving(moving_lab, tmp_path, text)
+
+
+@pytest.fixture
+def fresh(moving: Moving) -> Moving:
+    """Boxes on which fleetctl has never been."""
+    moving.lab.reset()
+    return moving
