@@ -38,6 +38,13 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, **more}
 
 
+def say_load() -> None:
+    """How busy this machine is already; figures taken on a busy one say little, and the reader has to know."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    busy = ": too busy for figures that mean something" if load > cores else ""
+    say(f"load of this machine: {load:.1f} on {cores} cores{busy}")
+
+
 def run(argv: Sequence[str], *, doing: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
     """Run a command to its end; standard output. Raises BenchError with its last words when it fails."""
     done = subprocess.run(

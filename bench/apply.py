@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import statistics
 import subprocess
@@ -40,6 +39,7 @@ from _common import (
     print_figures,
     run,
     say,
+    say_load,
     version_of,
     workspace,
 )
@@ -109,8 +109,9 @@ def measure(lab: Lab, control: Path, rounds: int, help_runs: int) -> dict[str, F
         pyinfra(peers, boxes, files),
         ansible(peers, boxes, files, control),
     ]
-    say(f"load of this machine: {' '.join(f'{one:.2f}' for one in os.getloadavg())}")
+    say_load()
     interleaved(contenders, rounds)
+    say_load()
     helped = Contender("fleetctl --help", [str(fleetctl), "--help"], expect_help, FOLDER)
     interleaved([helped], help_runs)
     for contender in [*contenders, helped]:

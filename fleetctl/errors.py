@@ -61,6 +61,12 @@ class MoveStuckError(FleetError):
     exit_code = 7
 
 
+class InterruptedMoveError(FleetError):
+    """The operator stopped a move (Ctrl-C, SIGTERM) and everything it had done was undone."""
+
+    exit_code = 130
+
+
 class UnfinishedError(FleetError):
     """An earlier move was cut off; it has to be finished or undone first."""
 

@@ -31,7 +31,7 @@ sys.dont_write_bytecode = True  # /etc is no place for __pycache__
 from rank_peer import BEAT, PROTOCOL, Peer, build, disagreement  # noqa: E402
 
 PORT_TAKEN_LIMIT = 30.0  # seconds until a port in use is an error
-# Seconds from SIGTERM to SIGKILL once a rank is lost: what still runs on the engine cannot finish, and vLLM waits for it.
+# Seconds from SIGTERM to SIGKILL once a rank is lost: running requests cannot finish, and vLLM would wait for them.
 BROKEN_STOP_LIMIT = 2.0
 FAILED, LOST, DISAGREE = 1, 75, 78  # exit statuses
 
@@ -242,6 +242,7 @@ class Rank:
         except OSError as error:
             raise Ended("cannot start %s: %s" % (self.options.command[0], error), FAILED) from error
         self.log("epoch %s: engine started as process %d" % (epoch, self.engine.pid))
+        self.tell_systemd("STATUS=loading")
 
     def watch_health(self):
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

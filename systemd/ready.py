@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 
-PAUSE = 0.2  # seconds between two questions
+PAUSE = 0.1  # seconds between two questions
 
 
 def alive(pid):

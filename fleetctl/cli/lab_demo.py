@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from fleetctl.cli.live import LiveView
     from fleetctl.lab.demo import Report
-    from fleetctl.lab.lab import Lab
     from fleetctl.lab.traffic import Traffic
 
 Root = Annotated[Path, typer.Option("--dir", envvar="FLEETCTL_LAB", help="Folder that holds the whole lab.")]
@@ -30,54 +29,53 @@ TELL_EVERY = 2.0  # seconds between two lines about the traffic
 
 def demo(directory: Root = DEFAULT_DIR, rate: Rate = 8.0, timeline: Timeline = False, debug: Debug = False) -> None:
     """Two boxes, traffic, a move to replicas and back: what it costs the clients. The last line is JSON."""
+    from fleetctl.cli.output import console
+    from fleetctl.lab.engines import bring_up
     from fleetctl.lab.lab import Lab
 
-    code = play(Lab(directory), rate=rate, with_timeline=timeline)
-    if code:
-        raise typer.Exit(code)
+    out = console()
+    lab = Lab(directory)
+    _heading(out, f"boxes with a stand-in engine, in {lab.root}")
+    bring_up(lab, max(2, len(lab.boxes())), "standin", lambda text: out.print(f"  {text}", markup=False))
+    told = play(lab.fleet_file, out, rate=rate, with_timeline=timeline)
+    here = "" if directory == DEFAULT_DIR else f" --dir {directory}"
+    out.print(
+        f"\nThe lab stays up. Look around: fleetctl status -f {lab.fleet_file}\n"
+        f"Remove all of it:              fleetctl lab down{here}\n",
+        markup=False,
+    )
+    print(told.json(), flush=True)
+    if told.exit_code:
+        raise typer.Exit(told.exit_code)
 
 
-def play(lab: Lab, *, rate: float, with_timeline: bool) -> int:
-    """Run the demo in a lab and show it. Returns the exit status: 0 when nothing at all went wrong."""
-    from rich.markup import escape
-
-    from fleetctl.cli.output import console
+def play(fleet_file: Path, out: Console, *, rate: float, with_timeline: bool) -> Report:
+    """Move the fleet to replicas and back under traffic, showing it all. Raises FleetError when it cannot begin."""
     from fleetctl.errors import FleetError
     from fleetctl.lab.demo import report, steady_traffic, to_split, under_traffic
-    from fleetctl.lab.engines import bring_up
-
-    out = console()
 
     def say(text: str) -> None:
         out.print(f"  {text}", markup=False)
 
-    def heading(text: str) -> None:
-        out.print(f"\n[bold cyan]▌[/] [bold]{escape(text)}[/]")
-
-    heading(f"boxes with a stand-in engine, in {lab.root}")
-    bring_up(lab, max(2, len(lab.boxes())), "standin", say)
-    heading("one engine, split across the boxes")
+    _heading(out, "one engine, split across the boxes")
     with _Shown(out) as shown:
-        first = to_split(lab.fleet_file, say, shown.hear)
+        first = to_split(fleet_file, say, shown.hear)
     if not first.done:
-        look = f"fleetctl status -f {lab.fleet_file}"
-        raise FleetError(f"the split layout could not be brought up: {first.error}", hint=look)
-    heading(f"traffic through the proxy: {rate:g} requests/s, every second one streamed, none is ever sent twice")
-    with steady_traffic(lab.fleet_file, rate) as traffic, _telling(traffic, say), _Shown(out) as shown:
-        moves = under_traffic(lab.fleet_file, traffic, heading, shown.hear)
+        raise FleetError(
+            f"the split layout could not be brought up: {first.error}", hint=f"fleetctl status -f {fleet_file}"
+        )
+    _heading(out, f"traffic through the proxy: {rate:g} requests/s, every second one streamed, none is ever sent twice")
+    with steady_traffic(fleet_file, rate) as traffic, _telling(traffic, say), _Shown(out) as shown:
+        moves = under_traffic(fleet_file, traffic, lambda text: _heading(out, text), shown.hear)
     told = report(moves, traffic.requests())
     _show(told, out, with_timeline=with_timeline)
-    out.print(
-        f"\nThe lab stays up. Look around: fleetctl status -f {lab.fleet_file}\n"
-        f"Remove all of it:              fleetctl lab down{_dir(lab.root)}\n",
-        markup=False,
-    )
-    print(told.json(), flush=True)
-    return told.exit_code
+    return told
 
 
-def _dir(directory: Path) -> str:
-    return "" if directory == DEFAULT_DIR else f" --dir {directory}"
+def _heading(out: Console, text: str) -> None:
+    from rich.markup import escape
+
+    out.print(f"\n[bold cyan]▌[/] [bold]{escape(text)}[/]")
 
 
 class _Shown:

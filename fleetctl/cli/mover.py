@@ -17,7 +17,7 @@ from fleetctl.cli.live import LiveView
 from fleetctl.cli.output import console, emit
 from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
-from fleetctl.errors import RefusedError, SpecError
+from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
 from fleetctl.facts.types import Observed
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.types import Plan
@@ -48,6 +48,7 @@ class Mover:
         self._yes = yes
         self._take_over = take_over
         self._control = Control()
+        self._running = False
         self._fill = Filler()
 
     def cutover(self, layout: str, playbook: Playbook) -> None:
@@ -78,10 +79,10 @@ class Mover:
                 lead, move = found
                 if undo or move.operation == "cutover":
                     self._take_back(lead, move.move)
-                else:
-                    self._finish(lead, move.move)
-                return
-            if undo:
+                    return
+                if not self._finish(lead, move.move):
+                    return
+            elif undo:
                 raise RefusedError("there is nothing to undo: no move was cut off")
             self._execute(plan_rollback(self._subject, playbook, number))
 
@@ -104,10 +105,16 @@ class Mover:
         """Hold the fleet's lock; Ctrl-C stops the move in order, a second one leaves it as it is."""
         subject = self._subject
         lead = subject.fleet.proxy.box
-        with (
-            FleetLock(subject.boxes[lead], command_line(), take_over=self._take_over, lost=self._control.abandon),
-            self._interrupts(),
-        ):
+        lock = FleetLock(
+            subject.boxes,
+            lead,
+            command_line(),
+            take_over=self._take_over,
+            control=self._control,
+            say=self._say,
+        )
+        with self._interrupts(), lock:
+            self._reach = lock.reach
             yield look(subject)
 
     @contextmanager
@@ -115,11 +122,10 @@ class Mover:
         def stop(number: int, frame: FrameType | None) -> None:
             if not self._running:
                 raise KeyboardInterrupt
-            name = signal.Signals(number).name
-            self._say("stopping after the running steps, then undoing; once more leaves everything as it is")
-            self._control.ask_to_stop(f"interrupted ({name})")
+            if not self._control.stop.is_set():
+                self._say("stopping after the running steps, then undoing; once more leaves everything as it is")
+            self._control.ask_to_stop(f"interrupted ({signal.Signals(number).name})")
 
-        self._running = False
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -135,7 +141,11 @@ class Mover:
                 show_plan(plan, console(), diffs=False)
             return
         if self._json:
+            self._running = True  # Ctrl-C must not cut the line in two
             emit("plan", plan=plan.model_dump(mode="json"))
+            self._running = False
+            if self._control.stop.is_set():
+                raise KeyboardInterrupt
         else:
             show_plan(plan, console(), diffs=False)
             self._ask(plan)
@@ -149,6 +159,7 @@ class Mover:
                 fill=self._fill,
                 listen=listen,
                 control=self._control,
+                reach=self._reach,
             )
         self._report(plan, end)
 
@@ -165,9 +176,11 @@ class Mover:
         who = history.meta.get("who")
         if history.undoing:
             self._say(f"a {plan.operation} to {plan.to_layout} by {who} was being undone: finishing that first")
-            self._running = True
-            execution.undo(history.why)
-            self._running = False
+            with self._view(plan) as view:
+                execution.listen_to(view)
+                execution.undo(history.why)
+            if self._control.stop.is_set():
+                raise InterruptedMoveError(f"{self._control.reason}; the {plan.operation} is undone")
             return True
         self._say(f"a {plan.operation} to {plan.to_layout} by {who} was cut off: finishing it")
         with self._view(plan) as view:
@@ -179,7 +192,15 @@ class Mover:
     def _take_up(self, lead: str, move: str) -> tuple[History, Execution]:
         from fleetctl.run.carry import take_up
 
-        return take_up(self._subject, lead, move, fill=self._fill, listen=self._plain(), control=self._control)
+        return take_up(
+            self._subject,
+            lead,
+            move,
+            fill=self._fill,
+            listen=self._plain(),
+            control=self._control,
+            reach=self._reach,
+        )
 
     def _take_back(self, lead: str, move: str) -> None:
         history, execution = self._take_up(lead, move)

@@ -20,6 +20,10 @@ SshConfig = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything.")]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over the lock of a command that is gone.")]
+Via = Annotated[
+    str | None,
+    typer.Option("--via", metavar="[USER@]HOST", help="Use the fleet.yaml that this box keeps; none is needed here."),
+]
 PlaybookFile = Annotated[Path | None, typer.Option("--playbook", help="A changed copy of the playbook to run.")]
 
 DEFAULT_FLEET = Path("fleet.yaml")

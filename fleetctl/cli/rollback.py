@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from fleetctl.cli.options import (
     PlaybookFile,
     SshConfig,
     TakeOver,
+    Via,
     Yes,
 )
 
@@ -25,6 +27,7 @@ def rollback(
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take back a move that was cut off, whatever it was.")] = False,
     fleet: FleetFile = DEFAULT_FLEET,
+    via: Via = None,
     playbook: PlaybookFile = None,
     yes: Yes = False,
     take_over: TakeOver = False,
@@ -36,7 +39,13 @@ def rollback(
     """Bring back the layout before this one, with the files and enablement the boxes kept."""
     from fleetctl.cli.mover import Mover
     from fleetctl.cli.session import load_playbook, open_fleet
+    from fleetctl.errors import SpecError
 
     book = load_playbook(playbook, "rollback")
-    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
+    with ExitStack() as stack:
+        try:
+            subject = stack.enter_context(open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via))
+        except SpecError as error:
+            other = "a rollback needs no fleet.yaml here: --via [USER@]HOST uses the one that a box of the fleet keeps"
+            raise SpecError(error.message, hint="\n".join(filter(None, [error.hint, other]))) from error
         Mover(subject, as_json=json, yes=yes, take_over=take_over).rollback(to, book, undo=undo)

@@ -3,37 +3,94 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fleetctl.errors import SpecError
+from fleetctl.errors import BoxError, FleetError, RefusedError, SpecError
 
 if TYPE_CHECKING:
     from fleetctl.plan.playbook import Playbook
+    from fleetctl.remote.boxes import Boxes
     from fleetctl.run.planning import Subject
+    from fleetctl.spec.fleet import Fleet
 
 
 @contextmanager
-def open_fleet(path: Path, *, accept_new: bool, ssh_config: Path | None) -> Iterator[Subject]:
-    """The fleet of a file, connected to all its boxes. Passwords are asked for on the terminal, where there is one."""
+def open_fleet(
+    path: Path, *, accept_new: bool, ssh_config: Path | None, via: str | None = None, partly: bool = False
+) -> Iterator[Subject]:
+    """The fleet of a file, connected to all its boxes. Passwords are asked for on the terminal, where there is one.
+
+    With ``via`` ([USER@]HOST) the file is the one that this box keeps with what it is in, and ``path`` is not read.
+    With ``partly`` boxes that cannot be reached are left out, as long as one can.
+    """
     import getpass
 
     from fleetctl.remote.boxes import Boxes
     from fleetctl.run.planning import Subject
+
+    there = sys.stdin.isatty()
+    ask_password = (lambda box: getpass.getpass(f"sudo password on {box}: ")) if there else None
+    ask_passphrase = (lambda key: getpass.getpass(f"passphrase of {key}: ")) if there else None
+
+    ways: dict[str, Any] = {"ask_password": ask_password, "ask_passphrase": ask_passphrase, "accept_new": accept_new}
+    fleet, text = _of_file(path) if via is None else _of_box(via, **ways, config=ssh_config)
+    boxes, unreachable = _reachable(
+        lambda names: Boxes.open(fleet, names, **ways, config=ssh_config), list(fleet.boxes), partly
+    )
+    with boxes:
+        yield Subject(fleet, text, boxes, unreachable)
+
+
+def _of_file(path: Path) -> tuple[Fleet, str]:
     from fleetctl.spec.load import load_fleet
 
     loaded = load_fleet(path)
-    there = sys.stdin.isatty()
-    with Boxes.open(
-        loaded.fleet,
-        ask_password=(lambda box: getpass.getpass(f"sudo password on {box}: ")) if there else None,
-        ask_passphrase=(lambda key: getpass.getpass(f"passphrase of {key}: ")) if there else None,
-        accept_new=accept_new,
-        config=ssh_config,
-    ) as boxes:
-        yield Subject(loaded.fleet, loaded.text, boxes)
+    return loaded.fleet, loaded.text
+
+
+def _of_box(via: str, **ways: Any) -> tuple[Fleet, str]:
+    """The fleet.yaml that a box keeps. Raises RefusedError when it keeps none."""
+    from fleetctl.remote.connection import connect
+    from fleetctl.spec.fleet import Box
+    from fleetctl.spec.load import parse_fleet
+
+    user, _, host = via.rpartition("@")
+    if not host or host.startswith("-"):
+        raise SpecError(f"--via {via} is not [USER@]HOST")
+    box = Box.model_validate({"address": host, "memory": 1, "reserve": 0, "ssh": {"user": user or None}})
+    with connect(host, box, **ways) as connection:
+        text = connection.call("fleet_text")
+    if text is None:
+        raise RefusedError(
+            f"{host} keeps no fleet.yaml: no layout of fleetctl is live there",
+            hint="name another box of the fleet, or a fleet.yaml with --fleet",
+        )
+    return parse_fleet(text, f"the fleet.yaml on {host}"), text
+
+
+def _reachable(
+    connect: Callable[[list[str]], Boxes], names: list[str], partly: bool
+) -> tuple[Boxes, dict[str, FleetError]]:
+    """Connections to all boxes; with ``partly`` those that can be had, and what is wrong with the others."""
+    from fleetctl.remote.errors import SeveralBoxesError
+
+    try:
+        return connect(names), {}
+    except SeveralBoxesError as error:
+        failed = error.errors
+        if not partly:
+            raise
+    except BoxError as error:
+        failed = {error.box: error}
+        if not partly:
+            raise
+    rest = [name for name in names if name not in failed]
+    if not rest or len(rest) == len(names):
+        raise SeveralBoxesError(failed)
+    return connect(rest), failed
 
 
 def load_playbook(path: Path | None, default: str) -> Playbook:

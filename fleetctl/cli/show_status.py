@@ -37,7 +37,7 @@ def show_status(found: Assessment, out: Console) -> None:
         move = found.unfinished
         finish = f"fleetctl cutover --to {move.to_layout}" if move.operation == "cutover" else "fleetctl rollback"
         undo = "fleetctl rollback" if move.operation == "cutover" else "fleetctl rollback --undo"
-        busy = "is under way" if found.lock is not None and found.lock.silent < 15 else "was cut off"
+        busy = "is under way" if found.lock is not None and found.lock.connected else "was cut off"
         out.print(
             f"[bold yellow]unfinished[/]: {move.operation} {move.from_layout or 'nothing'} → "
             f"{move.to_layout or 'nothing'} by {escape(move.who)} {busy}; `{finish}` finishes it, `{undo}` undoes it"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, lead_of, open_move
+from fleetctl.errors import FleetError
+from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, lead_of, open_move
 from fleetctl.plan.difference import PROXY_UNIT, compare, description, engine_name
 from fleetctl.render.release import Engine, Release
 
@@ -32,6 +34,7 @@ class Assessment:
     engines: list[EngineState] = field(default_factory=list)
     waiting: int = 0
     available: dict[str, int] = field(default_factory=dict)
+    unreachable: list[str] = field(default_factory=list)
     lock: Lock | None = None
     unfinished: MoveFacts | None = None
     last: MoveFacts | None = None
@@ -42,10 +45,16 @@ class Assessment:
         return not self.problems and self.unfinished is None
 
 
-def assess(observed: Observed, wanted_lead: str, fleet: str) -> Assessment:
-    """Compare what is seen with what the current generation says should be."""
+def assess(
+    observed: Observed, wanted_lead: str, fleet: str, unreachable: Mapping[str, FleetError] | None = None
+) -> Assessment:
+    """Compare what is seen with what the current generation says should be.
+
+    Of boxes that could not be reached nothing is known but what the others keep: every box has the whole release.
+    """
+    away = unreachable or {}
     lead = lead_of(observed, wanted_lead)
-    facts = observed[lead]
+    facts = observed[lead] if lead in observed else _newest(observed)
     release = facts.release or Release(fleet=fleet, layout=None)
     meta = facts.generations.get(facts.generation or 0) or {}
     moves = sorted((move for f in observed.values() for move in f.moves), key=lambda move: move.move)
@@ -56,27 +65,44 @@ def assess(observed: Observed, wanted_lead: str, fleet: str) -> Assessment:
         generation=facts.generation,
         previous=meta.get("previous"),
         available={box: f.memory["available"] for box, f in observed.items()},
+        unreachable=sorted(away),
         lock=facts.lock,
         unfinished=open_move(facts),
         last=ended[-1] if ended else None,
+        problems=[f"{box} cannot be reached: {error.message}" for box, error in away.items()],
     )
-    missing = sorted(set(release.boxes()) - set(observed))
+    if wanted_lead in away:
+        found.problems.append(f"whether a move is under way is not known: {wanted_lead} keeps journal and lock")
+    missing = sorted(set(release.boxes()) - set(observed) - set(away))
     if missing:
         found.problems.append(f"the live layout uses boxes that fleet.yaml does not name: {', '.join(missing)}")
         return found
     for engine in release.engines:
         found.engines.append(_engine(engine, release, observed))
-    if release.proxy and observed[release.proxy.box].proxy:
-        proxy = observed[release.proxy.box].proxy
-        assert proxy is not None
+    proxy = _proxy(release, observed)
+    if proxy is not None:
         found.waiting = sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
     found.problems += _problems(release, observed, facts.generation)
     return found
 
 
+def _newest(observed: Observed) -> BoxFacts:
+    """The box in the newest generation stands in for a lead box that is away."""
+    return max(observed.values(), key=lambda facts: facts.generation or 0)
+
+
+def _proxy(release: Release, observed: Observed) -> ProxyFacts | None:
+    """What was seen of the running proxy."""
+    box = observed.get(release.proxy.box) if release.proxy else None
+    return box.proxy if box else None
+
+
 def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState:
     states = []
     for rank in engine.ranks:
+        if rank.box not in observed:
+            states.append("unknown")
+            continue
         unit = observed[rank.box].units.get(rank.unit)
         right = unit is not None and unit.engine == engine_name(engine, rank, release.layout)
         if unit is None or unit.load == "not-found":
@@ -85,7 +111,7 @@ def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState
             states.append("another build")
         else:
             states.append("loading" if unit.active == "activating" and unit.sub != "auto-restart" else unit.active)
-    proxy = observed[release.proxy.box].proxy if release.proxy else None
+    proxy = _proxy(release, observed)
     server = proxy.servers.get(f"{engine.backend}/{engine.server}") if proxy else None
     worst = next((state for state in states if state != "active"), "active")
     return EngineState(
@@ -100,29 +126,44 @@ def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState
 
 def _problems(release: Release, observed: Observed, generation: int | None) -> list[str]:
     found: list[str] = []
-    difference = compare(release, release, observed, generation)
+    seen, unseen = _seen(release, observed)
+    units = {rank.unit for engine in unseen for rank in engine.ranks}
+    builds = {engine_name(engine, rank, release.layout) for engine in unseen for rank in engine.ranks}
+    difference = compare(seen, seen, observed, generation)
     starting = {engine.id for engine in difference.start}
     for name, facts in observed.items():
         found += _box_problems(name, facts, release, generation)
         box = difference.boxes[name]
-        found += [f"{name}: {unit} is not what the layout wants and runs" for unit in box.stop if unit not in box.start]
-        found += [f"{name}: left-over processes of {engine}" for engine in box.leftovers]
-        found += [f"{name}: {unit} is enabled and belongs to another layout" for unit in box.disable]
+        stray = [unit for unit in box.stop if unit not in box.start and unit not in units]
+        found += [f"{name}: {unit} is not what the layout wants and runs" for unit in stray]
+        found += [f"{name}: left-over processes of {engine}" for engine in box.leftovers if engine not in builds]
+        foreign = [unit for unit in box.disable if unit not in units]
+        found += [f"{name}: {unit} is enabled and belongs to another layout" for unit in foreign]
         found += [f"{name}: {unit} would not start after a reboot" for unit in box.enable]
         found += [f"{name}: {unit}, which was replaced, is running or enabled again" for unit in box.supersede]
     for engine in difference.open:
         if engine.id in starting:
             found.append(f"{engine.id} does not run as the layout wants it")
-        else:
+        elif seen.proxy:
             found.append(f"{engine.id} runs, but the proxy sends it no requests")
-    found += [f"the proxy sends requests to {name}, which is not of this layout" for name in difference.close]
-    if release.proxy:
-        proxy = observed[release.proxy.box].proxy
+    away = {f"{engine.backend}/{engine.server}" for engine in unseen}
+    closed = [name for name in difference.close if name not in away]
+    found += [f"the proxy sends requests to {name}, which is not of this layout" for name in closed]
+    if seen.proxy:
+        proxy = observed[seen.proxy.box].proxy
         if proxy is None:
-            found.append(f"{release.proxy.box}: the proxy ({PROXY_UNIT}) does not run")
-        elif proxy.description != description(release.proxy):
-            found.append(f"{release.proxy.box}: the proxy does not run the configuration of this layout")
+            found.append(f"{seen.proxy.box}: the proxy ({PROXY_UNIT}) does not run")
+        elif proxy.description != description(seen.proxy):
+            found.append(f"{seen.proxy.box}: the proxy does not run the configuration of this layout")
     return found
+
+
+def _seen(release: Release, observed: Observed) -> tuple[Release, list[Engine]]:
+    """The part of a release that can be compared, and the engines that cannot: a box of theirs was not seen."""
+    seen = [engine for engine in release.engines if all(rank.box in observed for rank in engine.ranks)]
+    unseen = [engine for engine in release.engines if engine not in seen]
+    proxy = release.proxy if release.proxy and release.proxy.box in observed else None
+    return release.model_copy(update={"engines": tuple(seen), "proxy": proxy}), unseen
 
 
 def _box_problems(name: str, facts: BoxFacts, release: Release, generation: int | None) -> list[str]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pydantic import ValidationError
+
+from fleetctl.errors import BoxError, FleetError
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.remote.boxes import Boxes
+from fleetctl.remote.connection import BoxConnection
 from fleetctl.render.release import ProxyConfig, Release
 from fleetctl.spec.fleet import Fleet
 
@@ -46,4 +50,32 @@ def questions(fleet: Fleet, releases: Iterable[Release] = ()) -> dict[str, dict[
 def gather(boxes: Boxes, asked: dict[str, dict[str, Any]]) -> Observed:
     """Facts of every connected box. Raises FleetError naming each box that did not answer."""
     told = boxes.each(lambda box: box.call("facts", timeout=60, **asked[box.name]))
-    return {name: BoxFacts.model_validate(facts) for name, facts in told.items()}
+    return {name: _facts(name, facts) for name, facts in told.items()}
+
+
+def gather_some(boxes: Boxes, asked: dict[str, dict[str, Any]]) -> tuple[Observed, dict[str, FleetError]]:
+    """Facts of the connected boxes that answer, and why the others did not."""
+    failed: dict[str, FleetError] = {}
+
+    def ask(box: BoxConnection) -> BoxFacts | None:
+        try:
+            return _facts(box.name, box.call("facts", timeout=60, **asked[box.name]))
+        except FleetError as error:
+            failed[box.name] = error
+            return None
+
+    told = boxes.each(ask)
+    return {name: facts for name, facts in told.items() if facts is not None}, failed
+
+
+def _facts(box: str, told: dict[str, Any]) -> BoxFacts:
+    """Raises BoxError when what the box keeps is by a fleetctl that this one does not understand."""
+    try:
+        return BoxFacts.model_validate(told)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BoxError(
+            box,
+            f"what is kept there is by another version of fleetctl: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            hint="use the version that the fleet was last changed with",
+        ) from error

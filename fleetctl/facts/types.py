@@ -98,7 +98,10 @@ class ProxyFacts(Seen):
 
 
 class Lock(Seen):
-    """Who holds the fleet; ``age`` and ``silent`` are seconds."""
+    """Who holds the fleet; ``age`` and ``silent`` are seconds.
+
+    ``owner`` names the holder's process (see :mod:`fleetctl.run.owner`); ``connected``: his program runs on the box.
+    """
 
     token: str
     who: str
@@ -107,6 +110,8 @@ class Lock(Seen):
     command: str
     age: float
     silent: float
+    owner: str = ""
+    connected: bool = True
 
     def __str__(self) -> str:
         return f"{self.who} on {self.host} (pid {self.pid}) runs `{self.command}`, since {self.age:.0f} s"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleetctl.errors import FleetError, UnfinishedError
+from fleetctl.errors import FleetError, LockedError, UnfinishedError
 from fleetctl.lab.traffic import Request, Traffic
 from fleetctl.spec.load import load_fleet
 
@@ -26,6 +26,9 @@ COMMAND = (sys.executable, "-c", "from fleetctl.cli.main import main; main()")
 
 CALM = 3.0
 """Seconds of traffic before the first move, and after each."""
+
+LOCK_PATIENCE = 40.0
+"""Seconds; the lock of a command that was killed can be taken over after 15."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def run_move(arguments: Sequence[str], to: str, listen: Listener) -> Move:
                 line = process.stdout.readline()
                 if not line:
                     break
-                events.append(json.loads(line))
+                events.append(_event(line))
                 listen(events[-1])
             except KeyboardInterrupt:
                 interrupted = True
@@ -182,14 +185,28 @@ def run_move(arguments: Sequence[str], to: str, listen: Listener) -> Move:
     return Move(to, began, code, tuple(events))
 
 
+def _event(line: str) -> Event:
+    """A line of the command's output; what is no event is passed on as a note, for a person to read."""
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return {"type": "note", "text": line.strip()}
+
+
 def to_split(fleet_file: Path, say: Callable[[str], None], listen: Listener) -> Move:
     """Bring the fleet into the split layout from whatever state it is in, a move that was cut off included."""
-    arguments = ["cutover", "--to", "split", "--take-over", "--fleet", str(fleet_file)]
+    fleet = ["--take-over", "--fleet", str(fleet_file)]
+    arguments = ["cutover", "--to", "split", *fleet]
+    patience = time.monotonic() + LOCK_PATIENCE
     move = run_move(arguments, "split", listen)
+    while move.exit_code == LockedError.exit_code and time.monotonic() < patience:
+        say("another command has the fleet's lock: trying again until it is done, or known to be gone")
+        time.sleep(3.0)
+        move = run_move(arguments, "split", listen)
     if move.exit_code != UnfinishedError.exit_code:
         return move
     say("an earlier move was cut off here: undoing it first")
-    back = run_move(["rollback", "--take-over", "--fleet", str(fleet_file)], "what was there before", listen)
+    back = run_move(["rollback", *fleet], "what was there before", listen)
     return run_move(arguments, "split", listen) if back.done else back
 
 

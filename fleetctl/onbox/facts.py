@@ -5,44 +5,14 @@ import platform
 import shutil
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from fleetctl.onbox import haproxy, journal, lock, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.main import Call, op
+from fleetctl.onbox.ports import port_owners
 
 PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
-
-
-def owner_of(inodes: List[int]) -> Optional[Dict[str, Any]]:
-    """The process that has one of the sockets open."""
-    wanted = {"socket:[%d]" % inode for inode in inodes}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            for descriptor in os.listdir("/proc/%s/fd" % name):
-                if os.readlink("/proc/%s/fd/%s" % (name, descriptor)) in wanted:
-                    pid = int(name)
-                    return {
-                        "pid": pid,
-                        "comm": unit_states.comm_of(pid),
-                        "unit": unit_states.unit_of(pid),
-                        "engine": unit_states.environment_of(pid).get("FLEETCTL_ENGINE"),
-                    }
-        except OSError:
-            continue
-    return None
-
-
-def port_owners(ports: List[int]) -> Dict[str, Dict[str, Any]]:
-    """Port → the process that listens on it, for those that are taken."""
-    owners = {}
-    for port in ports:
-        inodes = waits.listening(port)
-        if inodes:
-            owners[str(port)] = owner_of(inodes) or {"pid": 0, "comm": "", "unit": None, "engine": None}
-    return owners
 
 
 def folder_size(path: str) -> int:
@@ -137,7 +107,10 @@ def facts(
     ports: List[int],
     socket_path: str,
 ) -> Dict[str, Any]:
-    """Facts of this box. ``foreign``: superseded units; ``units``: those that a layout wants; ``paths``: programs and weights."""
+    """Facts of this box.
+
+    ``foreign`` are superseded units, ``units`` those that a layout wants, ``paths`` programs and weights.
+    """
     current = state.current_generation()
     numbers = state.generation_numbers()
     generations = {str(number): state.read_json(state.generation_folder(number) + "/meta.json") for number in numbers}

@@ -23,7 +23,7 @@ def ask(path: str, command: str, timeout: float = 5) -> str:
                     break
                 parts.append(part)
         except OSError as error:
-            raise OpError("HAProxy does not answer on %s: %s" % (path, error))
+            raise OpError("HAProxy does not answer on %s: %s" % (path, error)) from None
     return b"".join(parts).decode("utf-8", "replace")
 
 
@@ -90,10 +90,15 @@ def proxy_open(call: Call, path: str, name: str, address: str, port: int, maxcon
 
 @op("proxy_set")
 def proxy_set(call: Call, path: str, states: Dict[str, str], limit: float = 10) -> Dict[str, Any]:
-    """Set servers to ready, drain or maint and wait until HAProxy's own statistics show it."""
+    """Set servers to ready, drain or maint and wait until HAProxy's own statistics show it.
+
+    A proxy that is not there yet (its box is booting) is waited for, within the same limit in seconds.
+    """
+    deadline = time.monotonic() + limit
+    while look(path) is None and time.monotonic() < deadline and not call.cancelled.is_set():
+        time.sleep(0.2)
     for name, state in states.items():
         set_server(path, name, state)
-    deadline = time.monotonic() + limit
     while True:
         now = servers(path)
         wrong = [name for name, state in states.items() if is_up(now.get(name)) != (state == "ready")]

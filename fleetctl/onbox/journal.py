@@ -43,7 +43,7 @@ def journal_append(call: Call, move: str, record: Dict[str, Any]) -> Dict[str, A
             os.fsync(journal.fileno())
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise OpError("no space left for the journal in %s" % MOVES)
+            raise OpError("no space left for the journal in %s" % MOVES) from None
         raise
     return {}
 

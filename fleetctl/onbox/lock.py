@@ -1,4 +1,4 @@
-"""Who may change the fleet: the lock on the lead box, and on every box the claim of the program that acts for its holder.
+"""Who may change the fleet: the lock on the lead box, and on every box the claim of the program that acts for him.
 
 The lock is a file with a heartbeat; it survives everything. A claim is a lock that the kernel keeps for this program
 and gives up when the program ends, however that happens. It says whether the holder of the lock is still connected,
@@ -119,7 +119,7 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
     """
     from fleetctl.onbox.facts import boot_of
 
-    stream = open(CLAIM, "a+", encoding="utf-8")
+    stream = open(CLAIM, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the program lives
     begin = time.monotonic()
     while not (_claimed or _try(stream, fcntl.LOCK_EX)):
         holder = _read_claim()

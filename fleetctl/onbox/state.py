@@ -26,7 +26,7 @@ def read_json(path: str) -> Any:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise OpError("%s is damaged (%s)" % (path, error))
+        raise OpError("%s is damaged (%s)" % (path, error)) from None
 
 
 def write_json(call: Call, path: str, value: Any) -> None:

@@ -24,6 +24,7 @@ PROPERTIES = (
     "NeedDaemonReload",
     "TriggeredBy",
     "StateChangeTimestamp",
+    "Job",
 )
 
 
@@ -109,6 +110,7 @@ def states(call: Call, units: Sequence[str]) -> Dict[str, Dict[str, Any]]:
             "reload": properties.get("NeedDaemonReload") == "yes",
             "triggered_by": properties.get("TriggeredBy", "").split(),
             "since": properties.get("StateChangeTimestamp", ""),
+            "job": int(properties.get("Job") or 0),
             "engine": environment_of(pid).get("FLEETCTL_ENGINE") if pid else None,
         }
     return found
@@ -118,6 +120,13 @@ def states(call: Call, units: Sequence[str]) -> Dict[str, Dict[str, Any]]:
 def unit_states(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:
     """States of the units named."""
     return states(call, units)
+
+
+def pushed_out_by(call: Call, unit: str) -> List[str]:
+    """Services that run and that this one cannot run beside: starting one of them stopped it."""
+    done = run(call, ["systemctl", "show", "-P", "Conflicts", "--", unit])
+    others = sorted(name for name in done["out"].split() if name.endswith(".service"))
+    return [name for name, state in states(call, others).items() if state["active"] in ("active", "activating")]
 
 
 @op("logs")

@@ -9,11 +9,13 @@ import urllib.request
 from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
-from fleetctl.onbox.units import engine_processes, logs, states
+from fleetctl.onbox.ports import listening, port_owners
+from fleetctl.onbox.units import engine_processes, logs, pushed_out_by, states
 
 GIB = 1024**3
 LOOK_EVERY = 0.05
 GRACE = 2.0  # seconds that a stopped engine's left-over processes get before SIGKILL
+PORT_GRACE = 5.0  # seconds that a port may be taken by somebody who is not being stopped
 LEVEL_LOOKS = 5  # memory has levelled off when this many looks in a row agree
 LEVEL_WITHIN = 0.005  # as a share of MemTotal
 
@@ -23,19 +25,6 @@ def meminfo() -> Dict[str, int]:
     with open("/proc/meminfo") as source:
         rows = [line.split() for line in source]
     return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows}
-
-
-def listening(port: int) -> List[int]:
-    """Socket inodes that listen on a TCP port, on any address."""
-    inodes = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as source:
-                rows = [line.split() for line in source][1:]
-        except OSError:
-            continue
-        inodes += [int(row[9]) for row in rows if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port]
-    return inodes
 
 
 @op("await_free")
@@ -73,9 +62,11 @@ def await_free(call: Call, engines: List[str], ports: List[int], need: int, limi
             }
         if call.cancelled.is_set():
             raise CancelledError("waiting for free memory was cancelled")
+        taken = _taken(busy) if busy and waited > min(PORT_GRACE, limit) else []
+        if taken and not left:
+            raise OpError("; ".join(taken) + ": stop it, or list its unit under superseded: in fleet.yaml")
         if waited > limit:
-            parts = ["%s (pid %d of %s)" % (p["comm"], p["pid"], p["unit"] or "no unit") for p in left]
-            parts += ["port %d is still taken" % port for port in busy]
+            parts = ["%s (pid %d of %s)" % (p["comm"], p["pid"], p["unit"] or "no unit") for p in left] + taken
             raise OpError("the box is not free after %.0f s: %s" % (waited, "; ".join(parts) or "memory keeps moving"))
         if waited > GRACE:
             for process in left:
@@ -91,6 +82,13 @@ def await_free(call: Call, engines: List[str], ports: List[int], need: int, limi
         time.sleep(LOOK_EVERY)
 
 
+def _taken(ports: List[int]) -> List[str]:
+    return [
+        "port %s is taken by %s (pid %d, %s)" % (port, owner["comm"], owner["pid"], owner["unit"] or "no unit")
+        for port, owner in port_owners(ports).items()
+    ]
+
+
 def probe(url: str, timeout: float) -> Optional[int]:
     """HTTP status of a GET; None when nothing answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -101,6 +99,16 @@ def probe(url: str, timeout: float) -> Optional[int]:
         return error.code
     except (OSError, socket.timeout, ValueError):
         return None
+
+
+def _ended(call: Call, unit: str, state: Dict[str, Any]) -> str:
+    others = pushed_out_by(call, unit)
+    if others:
+        return (
+            "%s was stopped because %s was started, which cannot share the box with it: "
+            "something starts it again, list that under superseded: in fleet.yaml too" % (unit, ", ".join(others))
+        )
+    return "%s ended while it was loading (%s, exit status %s)" % (unit, state["result"], state["status"])
 
 
 @op("await_ready")
@@ -122,10 +130,10 @@ def await_ready(call: Call, unit: str, engine: str, url: Optional[str], limit: f
             next_look = waited + (1.0 if url else 0.1)
             state = states(call, [unit])[unit]
             base = state["restarts"] if base is None else base
-            if state["active"] in ("failed", "inactive") or state["sub"] == "auto-restart" or state["restarts"] > base:
-                raise OpError(
-                    "%s ended while it was loading (%s, exit status %s)" % (unit, state["result"], state["status"])
-                )
+            # With a job waiting the start is still to come: a unit in conflict has to stop first.
+            down = state["active"] in ("failed", "inactive") and not state["job"]
+            if down or state["sub"] == "auto-restart" or state["restarts"] > base:
+                raise OpError(_ended(call, unit, state))
             right = state["engine"] == engine
             if right and (healthy or (url is None and state["active"] == "active")):
                 return {

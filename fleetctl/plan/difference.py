@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
-from fleetctl.render.proxy import proxy_files
+from fleetctl.render.proxy import proxy_files, template_digest
 from fleetctl.render.release import Engine, ProxyConfig, Rank, Release, Server
 
 UNIT_FOLDER = "/etc/systemd/system/"
@@ -162,7 +162,7 @@ def _files_to_install(facts: BoxFacts, box: str, source: Release, target: Releas
 def merged_proxy(source: ProxyConfig | None, target: ProxyConfig) -> ProxyConfig:
     """The proxy during a move: settings of the target, servers of both, those of the source layout enabled."""
     if source is None or source.box != target.box:
-        return target.model_copy(update={"layout": None})
+        return target.model_copy(update={"layout": None, "template": template_digest()})
     backends = {backend.name: backend for backend in target.backends}
     for old in source.backends:
         new = backends.get(old.name)
@@ -174,7 +174,13 @@ def merged_proxy(source: ProxyConfig | None, target: ProxyConfig) -> ProxyConfig
         moved = {server.name: server for server in old.servers if server.layout == source.layout}
         servers = tuple(_as_it_runs(server, moved) for server in new.servers)
         backends[old.name] = new.model_copy(update={"servers": servers + extra})
-    return target.model_copy(update={"layout": source.layout, "backends": tuple(backends.values())})
+    return target.model_copy(
+        update={
+            "layout": source.layout,
+            "backends": tuple(backends.values()),
+            "template": template_digest(),
+        }
+    )
 
 
 def _as_it_runs(server: Server, running: dict[str, Server]) -> Server:

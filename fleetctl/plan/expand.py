@@ -125,6 +125,7 @@ def _supersede(move: Move) -> Iterable[Draft]:
 
 def _stop_engine(move: Move) -> Iterable[Draft]:
     limits = {rank.unit: e.stop_limit for e in move.source.engines for rank in e.ranks}
+    serving = {(rank.box, rank.unit) for e in move.source.engines if _serves(e, move.observed) for rank in e.ranks}
     for name, box in move.difference.boxes.items():
         for unit, state in sorted(box.stop.items()):
             yield Draft(
@@ -132,8 +133,19 @@ def _stop_engine(move: Move) -> Iterable[Draft]:
                 f"{name}/{unit}",
                 f"stop {unit} on {name}",
                 frozenset({name}),
-                {"unit": unit, "engine": state.engine, "limit": limits.get(unit, 60.0)},
+                {
+                    "unit": unit,
+                    "engine": state.engine,
+                    "limit": limits.get(unit, 60.0),
+                    "serves": (name, unit) in serving,
+                },
             )
+
+
+def _serves(engine: Engine, observed: Observed) -> bool:
+    """Every rank of the engine runs."""
+    units = [observed[rank.box].units.get(rank.unit) for rank in engine.ranks]
+    return all(unit is not None and unit.active == "active" for unit in units)
 
 
 def _await_free(move: Move, limit: Any = 300.0) -> Iterable[Draft]:

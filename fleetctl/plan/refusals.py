@@ -89,7 +89,8 @@ def _room(observed: Observed) -> Iterable[str]:
     for box, facts in observed.items():
         for path, free in sorted(facts.free.items()):
             if free < ROOM:
-                yield f"{box}: no space left on the disk of {path} ({free // 1024} KiB free, {ROOM // 2**20} MiB wanted)"
+                room = f"{free // 1024} KiB free, {ROOM // 2**20} MiB wanted"
+                yield f"{box}: no space left on the disk of {path} ({room})"
 
 
 def warnings(source: Release, target: Release, observed: Observed, difference: Difference) -> list[str]:

@@ -15,7 +15,7 @@ from fleetctl.render.names import check_names, server_name
 from fleetctl.render.ports import check_ports, engine_ports
 from fleetctl.render.proxy import proxy_config, proxy_files
 from fleetctl.render.release import Budget, Engine, File, Rank, Release
-from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.fleet import Container, Fleet
 
 
 def render_layout(
@@ -114,6 +114,8 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         load_limit=model.load_limit,
         stop_limit=model.stop_limit,
         weights=model.weights,
+        revision=model.revision,
+        image=(model.launch.engine, model.launch.image) if isinstance(model.launch, Container) else None,
         binary=binary(model.launch),
         backend=backend_of(fleet, name),
         server=server_name(layout, head),

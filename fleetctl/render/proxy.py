@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
+from functools import cache
 from pathlib import PurePosixPath
 
 from fleetctl.render.backends import backends
@@ -36,7 +38,16 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
         check_interval=proxy.check_interval,
         backends=backends(fleet),
         api_keys=dict(proxy.api_keys),
+        template=template_digest(),
     )
+
+
+@cache
+def template_digest() -> str:
+    """Changes when a newer fleetctl would render the same configuration differently."""
+    texts = [root_text("haproxy", "haproxy.cfg.j2"), root_text("haproxy", "hold.lua")]
+    texts += [root_text("systemd", "proxy.service.j2"), *(error_page(error) for error in ERRORS)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def proxy_files(config: ProxyConfig) -> tuple[File, ...]:

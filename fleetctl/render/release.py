@@ -76,9 +76,9 @@ class Engine(Value):
     load_limit: float
     stop_limit: float
     weights: str
-    binary: str | None = Field(
-        description="path of the program that has to exist on the box; None for a container"
-    )
+    revision: str | None = Field(None, description="revision of a hub id")
+    image: tuple[str, str] | None = Field(None, description="container engine and image reference")
+    binary: str | None = Field(description="path of the program that has to exist on the box; None for a container")
     backend: str = Field(description="HAProxy backend")
     server: str = Field(description="HAProxy server in that backend")
 
@@ -121,15 +121,14 @@ class ProxyConfig(Value):
     address: str
     port: int
     admin_socket: str = "/run/fleetctl-proxy/admin.sock"
-    layout: str | None = Field(
-        description="servers of this layout are enabled when HAProxy starts; None: no server"
-    )
+    layout: str | None = Field(description="servers of this layout are enabled when HAProxy starts; None: no server")
     hold: float
     drain: float
     stream_limit: float
     check_interval: float
     backends: tuple[Backend, ...]
     api_keys: dict[str, Secret] = {}
+    template: str = Field("", description="digest of the templates that it is rendered with")
 
     def fingerprint(self) -> str:
         """Identity of the configuration but for which servers are enabled; HAProxy carries it as `description`."""

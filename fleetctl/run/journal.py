@@ -10,6 +10,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
+from fleetctl import __version__
+from fleetctl.errors import UnfinishedError
 from fleetctl.plan.types import Plan
 from fleetctl.remote.boxes import Boxes
 
@@ -40,15 +44,21 @@ class History:
 
     @classmethod
     def of(cls, plan: Plan, meta: Record, records: list[Record]) -> History:
-        """Read the records in order. The first prior of a step counts: later ones saw it half done."""
+        """Read the records in order. The first prior of a step counts: later ones saw it half done.
+
+        Records of a type that is not known, and those of steps that the plan does not have, say nothing here.
+        """
         history = cls(plan, meta)
+        known = {step.id for step in plan.steps}
         for record in records:
             step = record.get("step", "")
-            match record["type"]:
+            if step and step not in known:
+                continue
+            match record.get("type"):
                 case "begin":
-                    history.priors.setdefault(step, record["prior"])
+                    history.priors.setdefault(step, record.get("prior", {}))
                 case "done":
-                    history.results[step] = record["result"]
+                    history.results[step] = record.get("result", {})
                 case "undoing":
                     history.undoing = True
                     history.why = record.get("why", "")
@@ -81,6 +91,7 @@ class Journal:
             "who": whoami(),
             "command": command,
             "started": time.time(),
+            "fleetctl": __version__,
         }
         self._lead.call("journal_open", move=plan.move, plan=plan.model_dump(mode="json"), meta=meta)
 
@@ -97,6 +108,22 @@ class Journal:
 
 
 def read_history(boxes: Boxes, lead: str, move: str) -> History:
-    """The journal of a move as the lead box has it."""
+    """The journal of a move as the lead box has it. Raises UnfinishedError when this version cannot carry it out."""
     told = boxes[lead].call("journal_read", move=move)
-    return History.of(Plan.model_validate(told["plan"]), told["meta"], told["records"])
+    meta = told["meta"] or {}
+    try:
+        plan = Plan.model_validate(told["plan"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise of_another_version(lead, move, meta, wrong) from error
+    return History.of(plan, meta, told["records"])
+
+
+def of_another_version(lead: str, move: str, meta: Record, wrong: str) -> UnfinishedError:
+    """The error for a journal that has something in it which this version does not know."""
+    theirs, ours = meta.get("fleetctl", "unknown"), __version__
+    return UnfinishedError(
+        f"{lead}: the journal of move {move} is by fleetctl {theirs}, and {ours} cannot read it: {wrong}",
+        hint=f"finish or undo the move with fleetctl {theirs}; nothing was changed",
+    )

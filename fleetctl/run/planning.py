@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from fleetctl.errors import RefusedError, UnfinishedError
+from fleetctl.errors import FleetError, RefusedError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
 from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
 from fleetctl.plan.build import build_plan
@@ -20,11 +21,15 @@ from fleetctl.spec.fleet import Fleet
 
 @dataclass(frozen=True)
 class Subject:
-    """The fleet that a command is about: its file, as values and as text, and the connected boxes."""
+    """The fleet that a command is about: its file, as values and as text, and the connected boxes.
+
+    ``unreachable`` has the boxes that could not be connected, for a command that goes on without them.
+    """
 
     fleet: Fleet
     text: str
     boxes: Boxes
+    unreachable: Mapping[str, FleetError] = field(default_factory=dict)
 
 
 def look(subject: Subject, releases: tuple[Release, ...] = ()) -> Observed:

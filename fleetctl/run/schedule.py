@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 WORKERS = 32
@@ -14,13 +14,14 @@ def run_in_order(
     action: Callable[[str], None],
     *,
     stopped: Callable[[], bool] = lambda: False,
-    on_failure: Callable[[], None] = lambda: None,
+    watch: Callable[[bool], None] = lambda halted: None,
     keep_going: bool = False,
 ) -> dict[str, BaseException]:
     """Run ``action`` on every name, each once all names that it comes after are through.
 
-    After the first failure (or once ``stopped()``) nothing new is begun unless ``keep_going``; what runs is waited
-    for, after ``on_failure`` was told. Returns the failures by name. Names in ``after`` that are not keys are ignored.
+    After the first failure (unless ``keep_going``) and once ``stopped()`` nothing new is begun; the rest is waited for.
+    ``watch`` is called while things run, after every end and at least every ``LOOK`` seconds; it is told whether
+    nothing new will begin. Returns the failures by name. Names in ``after`` that are not keys are ignored.
     """
     waiting = {name: {before for before in befores if before in after} for name, befores in after.items()}
     failures: dict[str, BaseException] = {}
@@ -34,13 +35,13 @@ def run_in_order(
                 running[pool.submit(action, name)] = name
             if not running:
                 return failures
+            watch(halted)
             done, _ = wait(running, timeout=LOOK, return_when=FIRST_COMPLETED)
             for future in done:
                 name = running.pop(future)
                 error = future.exception()
                 if error is not None:
                     failures[name] = error
-                    on_failure()
                 for befores in waiting.values():
                     befores.discard(name)
 
@@ -53,3 +54,16 @@ def reversed_order(after: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
             if before in turned:
                 turned[before].add(name)
     return turned
+
+
+def among(after: Mapping[str, Iterable[str]], chosen: Collection[str]) -> dict[str, set[str]]:
+    """The order of the chosen names alone. Dependencies through others count: they lead to the next chosen ones."""
+
+    def before(name: str, seen: set[str]) -> set[str]:
+        found: set[str] = set()
+        for earlier in set(after.get(name, ())) - seen:
+            seen.add(earlier)
+            found |= {earlier} if earlier in chosen else before(earlier, seen)
+        return found
+
+    return {name: before(name, set()) for name in after if name in chosen}

@@ -11,7 +11,11 @@ from fleetctl.steps.base import Context, Record, Step, register, with_log
 
 @register
 class StopEngine(Step):
-    """``systemctl stop`` and the unit seen inactive. Undo starts it again and waits until it serves."""
+    """``systemctl stop`` and the unit seen inactive.
+
+    Undo starts it again, and waits until it serves where it did before: an engine that was broken already does not
+    keep the fleet from being brought back.
+    """
 
     kind = "stop_engine"
 
@@ -21,6 +25,10 @@ class StopEngine(Step):
             return True
         # A unit of the same name that runs a newer build is not the one this step is about.
         return state["active"] == "active" and state["engine"] not in (None, step.params["engine"])
+
+    def prior(self, context: Context, step: PlannedStep) -> Record:
+        state = context.box(step).call("unit_states", units=[step.params["unit"]])[step.params["unit"]]
+        return {"active": state["active"]}
 
     def do(self, context: Context, step: PlannedStep) -> Record:
         limit = step.params["limit"] + 30
@@ -33,9 +41,11 @@ class StopEngine(Step):
             (engine, rank)
             for engine in context.plan.source.engines
             for rank in engine.ranks
-            if rank.box == step.box and rank.unit == unit
+            if rank.box == step.box and rank.unit == unit and step.params["serves"]
         ]
         box = context.box(step)
+        if prior["active"] == "failed":
+            return {"left": unit}
         box.call("unit_start", unit=unit)
         for engine, rank in pairs:
             name = f"{context.plan.source.layout}/{engine.model}@{rank.digest[:12]}"
@@ -51,6 +61,9 @@ class StopEngine(Step):
                 )
             except OpFailed as failure:
                 raise with_log(context, step.box, unit, failure) from failure
+            for other in engine.ranks:
+                # The other ranks of a split restarted by themselves when this one stopped: that is no fault to report.
+                context.boxes[other.box].run("systemctl", "reset-failed", other.unit, check=False)
         return {"restarted": unit}
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from fleetctl.plan.types import PlannedStep
 from fleetctl.steps.base import Context, Record, Step, register
-from fleetctl.steps.prepare import reload_or_start
+from fleetctl.steps.prepare import reload_or_start, transition_folder
+
+GENERATIONS_KEPT = 20
+MOVES_KEPT = 50
 
 
 @register
@@ -88,6 +91,8 @@ class SettleProxy(Step):
             box.call("proxy_await", path=proxy.admin_socket, description=step.params["description"], limit=15)
         up = [f"{engine.backend}/{engine.server}" for engine in context.plan.release.engines]
         box.call("proxy_set", path=proxy.admin_socket, states=dict.fromkeys(up, "ready"), limit=15)
+        # The files of the time between are done with, and there may be keys in them.
+        box.run("rm", "-rf", "--", transition_folder(context.plan.move))
         return {"changed": told["changed"], "daemon_reload": proxy_unit_changed}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
@@ -96,7 +101,8 @@ class SettleProxy(Step):
         paths = step.params.get("install") or step.params["remove"]
         box.call("uninstall", move=context.plan.move, paths=paths)
         box.call("daemon_reload")
-        if prior["enabled"] == "enabled":
+        # Otherwise enablement is the matter of another step, which may have set it before this one looked.
+        if "remove" in step.params and prior["enabled"] == "enabled":
             box.call("unit_enable", enable=[proxy.unit], disable=[])
         if prior["active"] == "active":
             reload_or_start(box, proxy)
@@ -116,6 +122,11 @@ class MakeCurrent(Step):
         box = context.box(step)
         told = box.call("generation_current", number=step.params["generation"])
         kept = context.plan.release.superseded.get(step.box, ())
+        # Undo needs the generation that is left, and the next rollback the one before: both stay whatever their age.
+        plan = context.plan
+        needed = [n for n in (plan.from_generation, plan.generation, plan.previous) if n is not None]
+        box.call("generations_prune", keep=GENERATIONS_KEPT, protect=needed)
+        box.call("moves_prune", keep=MOVES_KEPT)
         recorded = box.call("superseded_read")
         box.call("superseded_forget", units=[unit for unit in recorded if unit not in kept])
         return {"before": told["before"]}

@@ -78,5 +78,9 @@ class Open(Step):
         return {"open_at": told["at"]}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
-        states = {step.params["server"]: "maint"}
+        name = step.params["server"]
+        seen = context.box(step).call("proxy_look", path=context.proxy.admin_socket)
+        if seen is None or name not in seen["servers"]:
+            return {}  # the proxy runs its earlier configuration again, or not at all
+        states = {name: "maint"}
         return dict(context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states))

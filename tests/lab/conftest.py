@@ -13,7 +13,7 @@ from fleetctl.lab.engines import bring_up
 from fleetctl.lab.lab import DEFAULT_ROOT, Lab
 
 ROOT = Path("/var/lib/fleetctl-test-lab")
-FAILED = pytest.StashKey[bool]()
+DIRTY = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -21,7 +21,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Note on the session that a test failed, so that the next one begins with fresh boxes."""
     report = yield
     if report.failed:
-        item.session.stash[FAILED] = True
+        item.session.stash[DIRTY] = True
     return report
 
 
@@ -46,10 +46,10 @@ def moving_lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Moving:
-    """The fleet as the test before left it, or fresh when that one failed. Engines behave and load in half a second."""
-    if request.session.stash.get(FAILED, False):
+    """The fleet as the test before left it, or fresh after one that failed or left more than layouts. Engines behave and load in half a second."""
+    if request.session.stash.get(DIRTY, False):
         moving_lab.reset()
-        request.session.stash[FAILED] = False
+        request.session.stash[DIRTY] = False
     for box in BOXES:
         moving_lab.exec(box, ["rm", "-f", CONTROL])
     text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')
@@ -57,7 +57,8 @@ def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> M
 
 
 @pytest.fixture
-def fresh(moving: Moving) -> Moving:
-    """Boxes on which fleetctl has never been."""
+def fresh(moving: Moving, request: pytest.FixtureRequest) -> Moving:
+    """Boxes on which fleetctl has never been. What a test puts on them the next one does not see."""
     moving.lab.reset()
+    request.session.stash[DIRTY] = True
     return moving

@@ -1,4 +1,4 @@
-"""Two boxes with real vLLM on the CPU, made once for all tests here; the figures they measure are printed at the end."""
+"""Two boxes with real vLLM on the CPU, made once for all tests here; what they measured is printed at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GB, GIB = 10**9, 1024**3
 DISK_TO_INSTALL, DISK_TO_RUN = 7 * GB, 1 * GB
 MEMORY = 12 * GIB
 
-FIGURES = pytest.StashKey[list[tuple[str, ...]]]()
+TABLE = pytest.StashKey[list[tuple[str, ...]]]()
 COLUMNS = ("move", "gap s", "stop s", "load s", "overhead s", "recovery s", "requests", "failed", "held")
 
 
@@ -80,13 +80,13 @@ def lab(pytestconfig: pytest.Config) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def figures(pytestconfig: pytest.Config) -> list[tuple[str, ...]]:
+def table(pytestconfig: pytest.Config) -> list[tuple[str, ...]]:
     """Rows for the table at the end, in the order of COLUMNS."""
-    return pytestconfig.stash.setdefault(FIGURES, [])
+    return pytestconfig.stash.setdefault(TABLE, [])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    rows = config.stash.get(FIGURES, [])
+    rows = config.stash.get(TABLE, [])
     if not rows:
         return
     terminalreporter.section("real vLLM on two boxes")

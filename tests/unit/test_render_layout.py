@@ -271,7 +271,7 @@ def test_ranks_meet_on_the_link_where_an_engine_may_have_the_same_port() -> None
     document = two_models(copies=None, split=["spark1", "spark2"], master_port=7999)
     render(document, "replicas")
     del document["boxes"]["spark1"]["link"]
-    with pytest.raises(SpecError, match="model qwen .* the meeting of the ranks of model other"):
+    with pytest.raises(SpecError, match=r"model qwen .* the meeting of the ranks of model other"):
         render(document, "replicas")
 
 

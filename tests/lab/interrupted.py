@@ -1,0 +1,62 @@
+"""The fleet that the tests of interruptions cut, kill and freeze, and what it has to look like afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from operators import Operators, answers, state_of
+
+from fleetctl.lab.lab import Lab
+
+OTHER = {"split": "replicas", "replicas": "split"}
+UNFINISHED = 8
+
+
+class Subject:
+    """The fleet that is cut, with what it has to look like in each layout."""
+
+    def __init__(self, operators: Operators) -> None:
+        self.operators = operators
+        self.lab = operators.lab
+        self.right: dict[str, dict[str, str]] = {}
+
+    def be_in(self, layout: str, *, with_way_back: bool = False) -> None:
+        """Whatever was before, the fleet is in this layout; with the way back a rollback leads to the other one."""
+        code, told = self.operators.status()
+        if code == UNFINISHED:
+            self.operators.do("rollback", "--undo")
+            code, told = self.operators.status()
+        if code == 0 and told["layout"] == layout and not with_way_back:
+            return
+        if told["layout"] == layout:
+            self.operators.do("cutover", "--to", OTHER[layout])
+        self.operators.do("cutover", "--to", layout)
+
+    def is_whole_in(self, layout: str, story: str) -> None:
+        """It serves in this layout, units, enablement and files exact, and nothing is held or open."""
+        code, told = self.operators.status()
+        assert code == 0, f"{told['problems']} {told['unfinished']}\n{story}"
+        assert told["layout"] == layout, story
+        assert told["lock"] is None and told["unfinished"] is None
+        assert answers(self.lab)
+        assert state_of(self.lab) == self.right[layout], story
+
+    def move(self, operation: str, to: str) -> tuple[str, ...]:
+        """The command line of a move that leads to a layout from the other one."""
+        return ("cutover", "--to", to) if operation == "cutover" else ("rollback",)
+
+
+@pytest.fixture(scope="module")
+def subject(moving_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')
+    file = Path(tmp_path_factory.mktemp("fleet")) / "fleet.yaml"
+    file.write_text(text)
+    operators = Operators(moving_lab, file)
+    made = Subject(operators)
+    for layout in OTHER:
+        operators.do("cutover", "--to", layout)
+        made.right[layout] = state_of(moving_lab)
+    yield made
+    operators.close()

@@ -1,0 +1,69 @@
+"""The demo: moves under steady traffic that its clients do not notice, and a report whose last line is JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from moving import Moving
+from rich.console import Console
+
+from fleetctl.cli.lab_demo import play
+from fleetctl.lab.demo import run_move, steady_traffic, to_split
+
+pytestmark = pytest.mark.lab
+
+
+def test_no_request_is_lost_on_the_way_to_replicas_and_back(moving: Moving) -> None:
+    out = Console(record=True, width=160)
+    told = play(moving.file(), out, rate=8.0, with_timeline=True)
+    seen = out.export_text()
+    assert told.exit_code == 0, seen
+    assert not told.failed, seen
+    assert [figure.to for figure in told.figures] == ["replicas", "split"]
+    for figure in told.figures:
+        assert figure.requests > 0
+        assert figure.held > 0
+        # What it took is the machine's matter here; that the parts make the whole is not.
+        assert figure.gap_s and figure.engine_load_s and figure.recovery_s is not None
+        assert figure.engine_stop_s is not None and figure.overhead_s is not None
+        assert figure.overhead_s == pytest.approx(figure.gap_s - figure.engine_stop_s - figure.engine_load_s, abs=0.01)
+        assert 0 <= figure.recovery_s < figure.gap_s
+    assert set(json.loads(told.json())["moves"][0]) == {
+        "to", "requests", "failed", "held", "gap_s", "engine_load_s", "overhead_s", "recovery_s",
+    }  # fmt: skip
+    assert "What the moves cost the clients" in seen
+    assert "the first answer reaches a client" in seen
+    assert moving.status()["layout"] == "split"
+
+
+def test_it_begins_in_split_from_whatever_layout_the_fleet_is_in(moving: Moving) -> None:
+    moving.be_in("replicas")
+    assert to_split(moving.file(), lambda text: None, lambda event: None).done
+    assert moving.status()["layout"] == "split"
+
+
+def test_it_first_undoes_a_move_that_was_cut_off(moving: Moving) -> None:
+    moving.be_in("split")
+    running = moving.start("cutover", "--to", "replicas", "--yes")
+    running.until("switch.start_engine")
+    running.process.kill()
+    running.finish()
+    said: list[str] = []
+    move = to_split(moving.file(), said.append, lambda event: None)
+    assert move.done, move.error
+    assert "cut off" in said[0]
+    assert moving.status()["layout"] == "split"
+
+
+def test_a_move_that_fails_is_told_with_its_reason_and_its_exit_status(moving: Moving) -> None:
+    move = run_move(["cutover", "--to", "nowhere", "--fleet", str(moving.file())], "nowhere", lambda event: None)
+    assert move.exit_code == 2
+    assert "nowhere" in (move.error or "")
+
+
+def test_traffic_counts_only_whole_answers_that_came_through_the_proxy(moving: Moving) -> None:
+    moving.be_in("split")
+    with steady_traffic(moving.file(), rate=8.0) as traffic:
+        assert traffic.counts().failed == 0
+    assert all(request.answered for request in traffic.requests())

@@ -1,0 +1,116 @@
+"""Moves that are cut off: the client is killed at every step, and the next command finishes the move or undoes it.
+
+Every step of the four moves (to replicas and to split, as cutover and as rollback) is cut at its beginning, and the
+move taken up by the same command. Undoing is tried from a seeded choice of steps; FLEETCTL_TEST_EVERY_CUT=1 tries all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from interrupted import OTHER, UNFINISHED, Subject
+from operators import Event, Run, journal_of, last_move
+
+pytest_plugins = ["interrupted"]
+pytestmark = pytest.mark.lab
+
+EVERY_CUT = os.environ.get("FLEETCTL_TEST_EVERY_CUT") == "1"
+CHOSEN = 5  # cuts per move that are undone, when not every cut is tried
+
+
+def is_step(event: Event, state: str, name: str) -> bool:
+    """The event of this step. One that is so already counts for any state: there is nothing else of it to come."""
+    return event["type"] == "step" and event["step"] == name and event["state"] in (state, "already")
+
+
+def cut(run: Run, state: str, name: str) -> bool:
+    """Kill the client at that event. False: the command ended before."""
+    if run.until(lambda event: is_step(event, state, name)) is None:
+        run.process.wait()
+        return False
+    run.kill()
+    return True
+
+
+def steps_of(run: Run) -> list[str]:
+    """The steps of the plan that a command has just printed, in order."""
+    plan = run.until(lambda event: event["type"] == "plan")
+    assert plan is not None, run.story()
+    return [step["id"] for step in plan["plan"]["steps"]]
+
+
+MOVES = [(operation, to) for operation in ("cutover", "rollback") for to in OTHER]
+
+
+@pytest.mark.parametrize(("operation", "to"), MOVES)
+def test_a_move_that_is_cut_at_every_step_is_finished_by_the_same_command(
+    subject: Subject, operation: str, to: str
+) -> None:
+    subject.be_in(OTHER[to], with_way_back=operation == "rollback")
+    command = subject.move(operation, to)
+    run = subject.operators.move(*command)
+    steps = steps_of(run)
+    assert cut(run, "begin", steps[0])
+    for number, name in enumerate(steps[1:], 1):
+        if number % 8 == 1:
+            code, told = subject.operators.status()
+            assert code == UNFINISHED
+            assert (told["unfinished"]["operation"], told["unfinished"]["to_layout"]) == (operation, to)
+            assert told["unfinished"]["who"]
+        run = subject.operators.move(*command)
+        assert cut(run, "begin", name), run.story()
+        assert any("was cut off: finishing it" in note["text"] for note in run.told("note")), run.story()
+    subject.operators.do(*command)
+    subject.is_whole_in(to, run.story())
+
+
+def cuts_to_undo(steps: list[str], seed: str) -> list[tuple[str, str]]:
+    """Where a move is cut to be undone: before and after each step, or a seeded choice of that."""
+    every = [(state, name) for name in steps for state in ("begin", "done")]
+    return every if EVERY_CUT else random.Random(seed).sample(every, CHOSEN)
+
+
+@pytest.mark.parametrize(("operation", "to"), MOVES)
+def test_a_move_that_was_cut_is_undone_by_rollback(subject: Subject, operation: str, to: str) -> None:
+    subject.be_in(OTHER[to], with_way_back=operation == "rollback")
+    command = subject.move(operation, to)
+    back = ("rollback",) if operation == "cutover" else ("rollback", "--undo")
+    run = subject.operators.move(*command)
+    steps = steps_of(run)
+    for state, name in cuts_to_undo(steps, f"{operation} {to}"):
+        if run.process.poll() is not None:
+            run = subject.operators.move(*command)
+        if not cut(run, state, name) or subject.operators.status()[0] != UNFINISHED:
+            subject.be_in(OTHER[to], with_way_back=True)  # the kill came after the last record: the move was done
+            continue
+        undo = subject.operators.do(*back)
+        subject.is_whole_in(OTHER[to], f"cut at {state} of {name}\n{run.story()}\n{undo.story()}")
+
+
+@pytest.mark.parametrize("to", OTHER)
+def test_an_undo_that_is_cut_at_every_step_is_finished(subject: Subject, to: str) -> None:
+    subject.be_in(OTHER[to])
+    run = subject.operators.move("cutover", "--to", to)
+    steps = steps_of(run)
+    assert cut(run, "begin", steps[-1])
+    move = last_move(subject.lab, "box1")
+    for _ in steps:
+        todo = [name for name in steps if name in begun_not_undone(journal_of(subject.lab, "box1", move))]
+        if not todo:
+            break
+        run = subject.operators.move("rollback")
+        if run.until(lambda event: event["type"] == "step" and event["state"] == "undo") is None:
+            break
+        run.kill()
+    else:
+        subject.operators.do("rollback")
+    if subject.operators.status()[0] == UNFINISHED:
+        subject.operators.do("rollback")
+    subject.is_whole_in(OTHER[to], run.story())
+
+
+def begun_not_undone(records: list[Event]) -> set[str]:
+    begun = {record["step"] for record in records if record["type"] == "begin"}
+    return begun - {record["step"] for record in records if record["type"] == "undone"}
