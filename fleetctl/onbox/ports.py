@@ -1,50 +1,58 @@
 """Who listens on which TCP port of the box."""
 
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from fleetctl.onbox.units import comm_of, environment_of, unit_of
 
 
-def listening(port: int) -> List[int]:
-    """Socket inodes that listen on a TCP port, on any address."""
-    inodes = []
+def listeners(ports: List[int]) -> Dict[int, List[int]]:
+    """Those of the TCP ports that something listens on, on any address, with the inodes of the sockets."""
+    wanted = {"%04X" % port: port for port in ports}
+    found: Dict[int, List[int]] = {}
+    if not wanted:
+        return found
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table) as source:
-                rows = [line.split() for line in source][1:]
+                rows = [row.split() for row in source if " 0A " in row]  # 0A: LISTEN; the tables can be long
         except OSError:
             continue
-        inodes += [int(row[9]) for row in rows if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port]
-    return inodes
+        for row in rows:
+            port = wanted.get(row[1].rsplit(":", 1)[1])
+            if port is not None and row[3] == "0A":
+                found.setdefault(port, []).append(int(row[9]))
+    return found
 
 
-def owner_of(inodes: List[int]) -> Optional[Dict[str, Any]]:
-    """The process that has one of the sockets open."""
-    wanted = {"socket:[%d]" % inode for inode in inodes}
+def _process(pid: int) -> Dict[str, Any]:
+    return {
+        "pid": pid,
+        "comm": comm_of(pid),
+        "unit": unit_of(pid),
+        "engine": environment_of(pid).get("FLEETCTL_ENGINE"),
+    }
+
+
+def _holders(sockets: Dict[str, int]) -> Dict[int, int]:
+    """Port → the first process that has its socket open; ``sockets`` are link targets such as ``socket:[123]``."""
+    found: Dict[int, int] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
-            for descriptor in os.listdir("/proc/%s/fd" % name):
-                if os.readlink("/proc/%s/fd/%s" % (name, descriptor)) in wanted:
-                    pid = int(name)
-                    return {
-                        "pid": pid,
-                        "comm": comm_of(pid),
-                        "unit": unit_of(pid),
-                        "engine": environment_of(pid).get("FLEETCTL_ENGINE"),
-                    }
+            links = [os.readlink("/proc/%s/fd/%s" % (name, number)) for number in os.listdir("/proc/%s/fd" % name)]
         except OSError:
-            continue
-    return None
+            continue  # it has ended
+        for link in links:
+            if link in sockets:
+                found.setdefault(sockets[link], int(name))
+    return found
 
 
 def port_owners(ports: List[int]) -> Dict[str, Dict[str, Any]]:
-    """Port → the process that listens on it, for those that are taken."""
-    owners = {}
-    for port in ports:
-        inodes = listening(port)
-        if inodes:
-            owners[str(port)] = owner_of(inodes) or {"pid": 0, "comm": "", "unit": None, "engine": None}
-    return owners
+    """Port → the process that listens on it, for those that are taken; pid 0 where it cannot be told."""
+    taken = listeners(ports)
+    holders = _holders({"socket:[%d]" % inode: port for port, inodes in taken.items() for inode in inodes})
+    unknown = {"pid": 0, "comm": "", "unit": None, "engine": None}
+    return {str(port): _process(holders[port]) if port in holders else unknown for port in taken}

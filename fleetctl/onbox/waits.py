@@ -9,7 +9,7 @@ import urllib.request
 from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
-from fleetctl.onbox.ports import listening, port_owners
+from fleetctl.onbox.ports import listeners, port_owners
 from fleetctl.onbox.units import engine_processes, logs, pushed_out_by, states
 
 GIB = 1024**3
@@ -44,7 +44,7 @@ def await_free(call: Call, engines: List[str], ports: List[int], need: int, limi
     while True:
         waited = time.monotonic() - start
         left = [p for p in engine_processes() if p["engine"] in engines]
-        busy = [port for port in ports if listening(port)]
+        busy = sorted(listeners(ports))
         available = meminfo()["MemAvailable"]
         looks = [*looks[-LEVEL_LOOKS:], available]
         level = len(looks) > LEVEL_LOOKS and max(looks) - min(looks) <= LEVEL_WITHIN * total
