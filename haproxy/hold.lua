@@ -1,10 +1,12 @@
 -- Holds requests while their backend has no usable server.
 --
---   http-request lua.hold SECONDS     waits; sets txn.hold to "over" or "expired", and txn.held to the milliseconds
---                                     waited. HAProxy breaks it off when the client leaves: then txn.hold is not set.
+--   http-request lua.hold SECONDS     waits; sets txn.hold to "over", "handed" or "expired", and txn.held to the
+--                                     milliseconds waited. HAProxy breaks it off when the client leaves: then txn.hold
+--                                     is not set.
 --   lua.usable(BACKEND)               number of usable servers, without the one that leads back to the wait
 --
--- A server is usable when it is up, ready and not draining: HAProxy's own count of active servers.
+-- A server is usable when it is up, ready and not draining: HAProxy's own count of active servers. After a reload only
+-- the new process knows that: what the old one still holds, or gets on a connection that a client kept, is handed over.
 
 local POLL = 20 -- milliseconds between two looks
 
@@ -19,6 +21,11 @@ local function usable(name)
     return tonumber(core.backends[name]:get_stats().act) or 0
 end
 
+-- A reload stops the frontends of the old process.
+local function replaced()
+    return core.frontends.fleetctl_clients:get_stats().status == "STOP"
+end
+
 -- All requests that wait for a backend share one look.
 local function usable_lately(name)
     local now, look = milliseconds(), last[name]
@@ -31,20 +38,24 @@ end
 
 core.register_action("hold", { "http-req" }, function(txn, seconds)
     local name = txn.f:be_name()
-    if usable(name) == 0 then
+    local outcome = "over"
+    if replaced() then
+        outcome = "handed"
+    elseif usable(name) == 0 then
         local start = milliseconds()
         local deadline = start + tonumber(seconds) * 1000
+        outcome = nil
         repeat
             if milliseconds() >= deadline then
-                txn:set_var("txn.held", milliseconds() - start)
-                txn:set_var("txn.hold", "expired")
-                return
+                outcome = "expired"
+            else
+                core.msleep(POLL)
+                outcome = replaced() and "handed" or usable_lately(name) > 0 and "over" or nil
             end
-            core.msleep(POLL)
-        until usable_lately(name) > 0
+        until outcome
         txn:set_var("txn.held", milliseconds() - start)
     end
-    txn:set_var("txn.hold", "over")
+    txn:set_var("txn.hold", outcome)
 end, 1)
 
 core.register_fetches("usable", function(_, name)

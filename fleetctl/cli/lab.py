@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fleetctl.cli import lab_demo
 from fleetctl.cli.options import Debug, Json
 
 app = typer.Typer(no_args_is_help=True, help="Boxes on this machine, to try and to test everything on.")
@@ -124,3 +125,6 @@ def ssh(
 
     argv = [*Lab(directory).ssh_argv(name, user), *context.args]
     os.execvp(argv[0], argv)
+
+
+app.command("demo")(lab_demo.demo)

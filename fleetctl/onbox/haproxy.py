@@ -2,11 +2,14 @@
 
 import csv
 import io
+import os
 import socket
+import struct
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.units import comm_of, unit_of
 
 
 def ask(path: str, command: str, timeout: float = 5) -> str:
@@ -74,6 +77,66 @@ def set_server(path: str, name: str, state: str) -> None:
         raise OpError("HAProxy refused to set %s to %s: %s" % (name, state, answer))
 
 
+def addresses(path: str, names: List[str]) -> Set[Tuple[str, int]]:
+    """IP address and port of the servers named, as the running proxy has them."""
+    lines = ask(path, "show servers state").splitlines()
+    heads = [line for line in lines if line.startswith("# ")]
+    keys = heads[0][2:].split() if heads else []
+    rows = [dict(zip(keys, line.split(), strict=False)) for line in lines if line and not line.startswith("#")]
+    found = [row for row in rows if "srv_port" in row and "%s/%s" % (row["be_name"], row["srv_name"]) in names]
+    return {(row["srv_addr"], int(row["srv_port"])) for row in found}
+
+
+def former_processes(path: str) -> List[int]:
+    """Processes of the proxy's unit that an earlier configuration runs in: they end with their last request."""
+    current = int(info(path).get("Pid") or 0)
+    unit = unit_of(current)
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != current]
+    return [pid for pid in pids if comm_of(pid) == "haproxy" and unit is not None and unit_of(pid) == unit]
+
+
+def sockets_of(pid: int) -> Set[int]:
+    """Inodes of the sockets that a process has open; none when it is gone."""
+    inodes = set()
+    try:
+        for name in os.listdir("/proc/%d/fd" % pid):
+            target = os.readlink("/proc/%d/fd/%s" % (pid, name))
+            if target.startswith("socket:["):
+                inodes.add(int(target[8:-1]))
+    except OSError:
+        return inodes
+    return inodes
+
+
+def peer(text: str) -> Tuple[str, int]:
+    """An address and port as /proc/net/tcp and tcp6 write them (words in the order of this machine)."""
+    address, port = text.split(":")
+    words = [int(address[i : i + 8], 16) for i in range(0, len(address), 8)]
+    raw = struct.pack("=%dI" % len(words), *words)
+    if raw[:12] == b"\0" * 10 + b"\xff\xff":
+        raw = raw[12:]
+    return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw), int(port, 16)
+
+
+def running_in_former(path: str, names: List[str]) -> int:
+    """Connections to the servers named that processes from before a reload hold: one for each request."""
+    mine: Set[int] = set()
+    for pid in former_processes(path):
+        mine |= sockets_of(pid)
+    if not mine:
+        return 0
+    ends = addresses(path, names)
+    count = 0
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as source:
+                rows = [line.split() for line in source][1:]
+        except OSError:
+            continue
+        count += sum(row[3] == "01" and int(row[9]) in mine and peer(row[2]) in ends for row in rows)
+    return count
+
+
 @op("proxy_look")
 def proxy_look(call: Call, path: str) -> Optional[Dict[str, Any]]:
     """What the running proxy says of itself; None when it does not run."""
@@ -116,12 +179,16 @@ def proxy_set(call: Call, path: str, states: Dict[str, str], limit: float = 10) 
 
 @op("proxy_idle")
 def proxy_idle(call: Call, path: str, names: List[str], limit: float) -> Dict[str, Any]:
-    """Wait until no request runs on the servers named; ``{"left": n}`` says how many did when time ran out."""
+    """Wait until no request runs on the servers named; ``{"left": n}`` says how many did when time ran out.
+
+    Requests that began before a reload run in the process of that time, of which HAProxy's statistics say nothing.
+    """
     start = time.monotonic()
     next_event = 0.5
     while True:
         now = servers(path)
         running = sum(now[name]["running"] for name in names if name in now)
+        running += running_in_former(path, names)
         waited = time.monotonic() - start
         if running == 0 or waited > limit or call.cancelled.is_set():
             return {"left": running, "waited": round(waited, 2)}

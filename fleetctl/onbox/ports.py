@@ -1,7 +1,7 @@
 """Who listens on which TCP port of the box."""
 
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 from fleetctl.onbox.units import comm_of, environment_of, unit_of
 
@@ -38,16 +38,24 @@ def _holders(sockets: Dict[str, int]) -> Dict[int, int]:
     """Port → the first process that has its socket open; ``sockets`` are link targets such as ``socket:[123]``."""
     found: Dict[int, int] = {}
     for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            links = [os.readlink("/proc/%s/fd/%s" % (name, number)) for number in os.listdir("/proc/%s/fd" % name)]
-        except OSError:
-            continue  # it has ended
-        for link in links:
-            if link in sockets:
-                found.setdefault(sockets[link], int(name))
+        if name.isdigit():
+            for link in _open_files(name):
+                if link in sockets:
+                    found.setdefault(sockets[link], int(name))
     return found
+
+
+def _open_files(pid: str) -> Iterator[str]:
+    """What the descriptors of a process lead to. A busy process opens and closes some meanwhile."""
+    try:
+        numbers = os.listdir("/proc/%s/fd" % pid)
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            yield os.readlink("/proc/%s/fd/%s" % (pid, number))
+        except OSError:
+            continue
 
 
 def port_owners(ports: List[int]) -> Dict[str, Dict[str, Any]]:

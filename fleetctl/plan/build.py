@@ -11,7 +11,7 @@ from fleetctl.facts.types import Observed
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.expand import STEPS, Draft, Move, place
 from fleetctl.plan.playbook import Playbook
-from fleetctl.plan.refusals import refusals, warnings
+from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
 from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Stage
 from fleetctl.render.release import File, Release
 from fleetctl.spec.units import seconds
@@ -35,10 +35,10 @@ def build_plan(
     ``generation`` is the number under which the target is kept on the boxes (None: nothing of fleetctl stays) and
     ``previous`` the one a rollback from there returns to. Raises RefusedError with every reason at once.
     """
+    _refuse(unnamed_boxes(source, target, observed))
     difference = compare(source, target, observed, generation)
-    reasons = refusals(source, target, observed, difference)
-    if reasons:
-        raise RefusedError("the move is refused; nothing was changed:\n" + "\n".join(f"- {r}" for r in reasons))
+    if not difference.nothing():
+        _refuse(refusals(source, target, observed, difference))
     steps = (
         () if difference.nothing() else _steps(playbook, Move(source, target, observed, difference, generation, lead))
     )
@@ -65,6 +65,11 @@ def build_plan(
         questions=questions,
         observed={box: facts.digest() for box, facts in observed.items()},
     )
+
+
+def _refuse(reasons: list[str]) -> None:
+    if reasons:
+        raise RefusedError("the move is refused; nothing was changed:\n" + "\n".join(f"- {r}" for r in reasons))
 
 
 def _steps(playbook: Playbook, move: Move) -> tuple[PlannedStep, ...]:

@@ -69,7 +69,8 @@ def compare(source: Release, target: Release, observed: Observed, generation: in
     """What has to change so that the fleet, seen as ``observed``, is in ``target`` (kept as ``generation``)."""
     restart = _engines_to_start(target, observed)
     boxes = {name: _compare_box(facts, name, source, target, restart, generation) for name, facts in observed.items()}
-    proxy_facts = observed[target.proxy.box].proxy if target.proxy else None
+    proxy = target.proxy or source.proxy  # where there will be none any more, running requests still finish
+    proxy_facts = observed[proxy.box].proxy if proxy else None
     running = proxy_facts.servers if proxy_facts else {}
     wanted = {f"{engine.backend}/{engine.server}": engine for engine in target.engines}
     starting = {engine.id for engine in restart}

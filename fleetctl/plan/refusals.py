@@ -23,6 +23,17 @@ def refusals(source: Release, target: Release, observed: Observed, difference: D
     ]
 
 
+def unnamed_boxes(source: Release, target: Release, observed: Observed) -> list[str]:
+    """Boxes that have a part in the move and are not in fleet.yaml: nothing else can be said before they are."""
+    layouts = [(source, "the live layout"), (target, "the layout to move to")]
+    return [
+        f"{what}, {release.layout}, uses {', '.join(missing)}, which fleet.yaml does not name: put it there "
+        "until the fleet has left that layout"
+        for release, what in layouts
+        if (missing := sorted(set(release.boxes()) - set(observed)))
+    ]
+
+
 def _memory(target: Release, observed: Observed) -> Iterable[str]:
     for budget in target.budgets:
         total = observed[budget.box].memory["total"]
@@ -76,12 +87,14 @@ def _ports(target: Release, observed: Observed, difference: Difference) -> Itera
 
 def _clashes(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
     for box, facts in observed.items():
-        for _engine, rank in target.ranks_on(box):
-            unit = facts.units.get(rank.unit)
-            if unit and unit.fragment and rank.unit not in facts.ours:
+        wanted = {rank.unit: "rename the layout or the model, or remove" for _, rank in target.ranks_on(box)}
+        if target.proxy and target.proxy.box == box:
+            wanted[target.proxy.unit] = "remove"
+        for name, way_out in wanted.items():
+            unit = facts.units.get(name)
+            if unit and unit.fragment and name not in facts.ours:
                 yield (
-                    f"{box}: there is a unit {rank.unit} ({unit.fragment}) that fleetctl did not write: "
-                    "rename the layout or the model, or remove that file"
+                    f"{box}: there is a unit {name} ({unit.fragment}) that fleetctl did not write: {way_out} that file"
                 )
 
 

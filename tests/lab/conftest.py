@@ -46,7 +46,10 @@ def moving_lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Moving:
-    """The fleet as the test before left it, or fresh after one that failed or left more than layouts. Engines behave and load in half a second."""
+    """The fleet as the test before left it, or fresh after one that failed or left more than layouts.
+
+    Engines behave, and load in half a second.
+    """
     if request.session.stash.get(DIRTY, False):
         moving_lab.reset()
         request.session.stash[DIRTY] = False

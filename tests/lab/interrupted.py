@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from operators import Operators, answers, state_of
+from operators import OTHER, UNFINISHED, Operators, answers, state_of
 
 from fleetctl.lab.lab import Lab
 
-OTHER = {"split": "replicas", "replicas": "split"}
-UNFINISHED = 8
+CONTROL = "/etc/standin.json"
 
 
 class Subject:
@@ -33,6 +34,7 @@ class Subject:
         if told["layout"] == layout:
             self.operators.do("cutover", "--to", OTHER[layout])
         self.operators.do("cutover", "--to", layout)
+        self.right[layout] = state_of(self.lab)
 
     def is_whole_in(self, layout: str, story: str) -> None:
         """It serves in this layout, units, enablement and files exact, and nothing is held or open."""
@@ -42,6 +44,17 @@ class Subject:
         assert told["lock"] is None and told["unfinished"] is None
         assert answers(self.lab)
         assert state_of(self.lab) == self.right[layout], story
+
+    @contextmanager
+    def slow_loads(self, seconds: float) -> Iterator[None]:
+        """Engines that start in here take this long to load."""
+        for box in self.lab.boxes():
+            self.lab.exec(box.name, ["sh", "-c", f"cat > {CONTROL}"], json.dumps({"load_seconds": seconds}))
+        try:
+            yield
+        finally:
+            for box in self.lab.boxes():
+                self.lab.exec(box.name, ["rm", "-f", CONTROL])
 
     def move(self, operation: str, to: str) -> tuple[str, ...]:
         """The command line of a move that leads to a layout from the other one."""

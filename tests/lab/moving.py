@@ -31,11 +31,11 @@ CONTROL = "/etc/standin.json"
 # What a failed move must leave as it was. Times and process ids are not in it.
 _PICTURE = r"""
 folders='/etc/systemd/system /etc/fleetctl/bin /etc/fleetctl/proxy /etc/fleetctl/secrets'
-find $folders -printf '%p %y %m %l\n' 2>/dev/null | sort
-find $folders -type f -exec sha256sum {} + 2>/dev/null | sort
+find /etc/systemd/system -printf '%p %y %m %l\n' | sort
+find $folders -type f -printf '%p %m\n' -exec sha256sum {} + 2>/dev/null | sort
 ls /etc/fleetctl/generations 2>/dev/null
 readlink /etc/fleetctl/current
-cat /var/lib/fleetctl/superseded.json 2>/dev/null
+grep -hv '^{}$' /var/lib/fleetctl/superseded.json 2>/dev/null && echo
 systemctl list-units --all --plain --no-legend 'fleetctl-*' 'old-*' | awk '$2 != "not-found" {print $1, $2, $3}'
 """
 

@@ -18,6 +18,8 @@ import httpx
 from fleetctl.lab.lab import Lab
 
 Event = dict[str, Any]
+OTHER = {"split": "replicas", "replicas": "split"}
+UNREACHABLE, LOCKED, STUCK, UNFINISHED, INTERRUPTED = 3, 4, 7, 8, 130
 FLEETCTL = str(Path(sys.executable).parent / "fleetctl")
 
 
@@ -58,6 +60,15 @@ class Run:
     def told(self, kind: str) -> list[Event]:
         """The events of one type so far."""
         return [event for event in self.events if event["type"] == kind]
+
+    def begun(self, kind: str) -> None:
+        """Read on until a step of this kind is begun."""
+        assert self.until(lambda event: event.get("state") == "begin" and f".{kind}." in event["step"]), self.story()
+
+    def said(self) -> str:
+        """The error that it ended with."""
+        (error,) = self.told("error")
+        return f"{error['message']} {error['hint'] or ''}"
 
     def story(self) -> str:
         """All that happened, to be shown when a test fails."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from moving import Moving
 from rich.console import Console
 
 from fleetctl.cli.lab_demo import play
-from fleetctl.lab.demo import run_move, steady_traffic, to_split
+from fleetctl.lab.demo import client_address, run_move, to_split
+from fleetctl.lab.traffic import Traffic
 
 pytestmark = pytest.mark.lab
 
@@ -62,8 +64,20 @@ def test_a_move_that_fails_is_told_with_its_reason_and_its_exit_status(moving: M
     assert "nowhere" in (move.error or "")
 
 
-def test_traffic_counts_only_whole_answers_that_came_through_the_proxy(moving: Moving) -> None:
-    moving.be_in("split")
-    with steady_traffic(moving.file(), rate=8.0) as traffic:
-        assert traffic.counts().failed == 0
-    assert all(request.answered for request in traffic.requests())
+def test_long_streams_survive_a_move_that_reloads_the_proxy(moving: Moving) -> None:
+    """They go on in the proxy's old process, and the connections they leave behind must not lead to the old engine."""
+    text = moving.with_environment(STANDIN_SPEED="1", STANDIN_ANSWER_TOKENS="60")
+    before, after = moving.file(text), moving.file(text.replace("hold: 10m", "hold: 9m"))
+    assert before.read_text() != after.read_text()
+    assert to_split(before, lambda words: None, lambda event: None).done
+    url, model = client_address(before)
+    with Traffic(url, model, rate=2.0, max_tokens=60) as traffic:
+        time.sleep(4.0)
+        away = run_move(["cutover", "--to", "replicas", "--fleet", str(after)], "replicas", lambda event: None)
+        time.sleep(2.0)
+        back = run_move(["rollback", "--fleet", str(after)], "split", lambda event: None)
+    assert (away.error, back.error) == (None, None)
+    for move in (away, back):
+        assert move.results("load_proxy"), "the proxy was not reloaded"
+        assert move.results("drain")[0]["cut"] == 0
+    assert [request.error for request in traffic.requests() if request.failed] == []

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from interrupted import Subject
-from operators import FLEETCTL, Event, Run, journal_of, last_move
-from test_lab_interrupted_lock import begun, quick_loads, said, slow_loads
+from operators import FLEETCTL, UNFINISHED, UNREACHABLE, Event, Run, journal_of, last_move
+
+if TYPE_CHECKING:
+    from interrupted import Subject
 
 pytest_plugins = ["interrupted"]
 pytestmark = pytest.mark.lab
 
-UNREACHABLE, UNFINISHED = 3, 8
 JOURNAL = "/var/lib/fleetctl/moves/{}/journal.jsonl"
 
 # Ends the SSH sessions of the login user, and not the listener.
@@ -38,10 +39,9 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_wait_is_made_again_and_the_
     subject: Subject, box: str
 ) -> None:
     subject.be_in("split")
-    slow_loads(subject, 4)
-    run = subject.operators.move("cutover", "--to", "replicas")
-    begun(run, "await_ready")
-    quick_loads(subject)
+    with subject.slow_loads(4):
+        run = subject.operators.move("cutover", "--to", "replicas")
+        run.begun("await_ready")
     before = invocations(subject, "fleetctl-replicas-standin.service")
     assert subject.lab.exec(box, CUT).returncode == 0
     assert run.end() == 0, run.story()
@@ -55,7 +55,7 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_wait_is_made_again_and_the_
 def test_connections_that_are_cut_while_something_is_changed_are_made_again(subject: Subject, kind: str) -> None:
     subject.be_in("split")
     run = subject.operators.move("cutover", "--to", "replicas")
-    begun(run, kind)
+    run.begun(kind)
     for box in subject.lab.boxes():
         subject.lab.exec(box.name, CUT)
     assert run.end() == 0, run.story()
@@ -65,10 +65,9 @@ def test_connections_that_are_cut_while_something_is_changed_are_made_again(subj
 
 def test_a_network_that_is_away_for_a_moment_is_not_even_noticed(subject: Subject) -> None:
     subject.be_in("split")
-    slow_loads(subject, 6)
-    run = subject.operators.move("cutover", "--to", "replicas")
-    begun(run, "await_ready")
-    quick_loads(subject)
+    with subject.slow_loads(6):
+        run = subject.operators.move("cutover", "--to", "replicas")
+        run.begun("await_ready")
     subject.lab.vanish("box2")
     try:
         subprocess.run(["sleep", "3"], check=True)
@@ -83,7 +82,7 @@ def cut_off(subject: Subject, kind: str) -> tuple[Run, str]:
     """A cutover to replicas whose client was killed at the first step of this kind, and its name."""
     subject.be_in("split")
     run = subject.operators.move("cutover", "--to", "replicas")
-    begun(run, kind)
+    run.begun(kind)
     run.kill()
     return run, last_move(subject.lab, "box1")
 
@@ -123,8 +122,8 @@ def test_a_journal_of_a_newer_version_is_read_as_far_as_it_is_safe(subject: Subj
     subject.lab.exec("box1", ["python3", "-c", add, f"{folder}/plan.json", '{"moon_phase": 3}'])
     refused = subject.operators.move("rollback")
     assert refused.end() == UNFINISHED
-    assert "moon_phase" in said(refused)
-    assert "9.9.9" in said(refused)
+    assert "moon_phase" in refused.said()
+    assert "9.9.9" in refused.said()
 
     drop = "import json,sys; p=sys.argv[1]; d=json.load(open(p)); d.pop('moon_phase'); json.dump(d,open(p,'w'))"
     subject.lab.exec("box1", ["python3", "-c", drop, f"{folder}/plan.json"])
@@ -195,6 +194,6 @@ def test_with_a_box_off_status_shows_what_it_can_and_a_cutover_says_so(subject: 
         assert states == {f"replicas/standin@{box}": "unknown", f"replicas/standin@{other}": "active"}
         run = subject.operators.move("cutover", "--to", "split")
         assert run.end() == UNREACHABLE
-        assert box in said(run)
+        assert box in run.said()
     finally:
         subject.lab.power_on(box)

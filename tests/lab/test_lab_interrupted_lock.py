@@ -6,52 +6,27 @@ import json
 import signal
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import pytest
-from interrupted import Subject
-from operators import Event, Run, journal_of, last_move
+from operators import INTERRUPTED, LOCKED, STUCK, UNFINISHED, journal_of, last_move
+
+if TYPE_CHECKING:
+    from interrupted import Subject
 
 pytest_plugins = ["interrupted"]
 pytestmark = pytest.mark.lab
 
-LOCKED, UNDONE, STUCK, UNFINISHED, INTERRUPTED = 4, 6, 7, 8, 130
 LOCK = "/var/lib/fleetctl/lock.json"
-CONTROL = "/etc/standin.json"
-
-
-def begun(run: Run, kind: str) -> Event:
-    """Wait until a step of this kind is begun."""
-    event = run.until(
-        lambda event: event["type"] == "step" and event["state"] == "begin" and f".{kind}." in event["step"]
-    )
-    assert event is not None, run.story()
-    return event
-
-
-def said(run: Run) -> str:
-    """The error a command ended with."""
-    (error,) = run.told("error")
-    return f"{error['message']} {error['hint'] or ''}"
-
-
-def slow_loads(subject: Subject, seconds: float) -> None:
-    """Engines that start from now on take this long to load."""
-    for box in subject.lab.boxes():
-        subject.lab.exec(box.name, ["sh", "-c", f"cat > {CONTROL}"], json.dumps({"load_seconds": seconds}))
-
-
-def quick_loads(subject: Subject) -> None:
-    for box in subject.lab.boxes():
-        subject.lab.exec(box.name, ["rm", "-f", CONTROL])
 
 
 def test_a_second_operator_is_told_who_holds_the_fleet(subject: Subject) -> None:
     subject.be_in("split")
     first = subject.operators.move("cutover", "--to", "replicas")
-    begun(first, "stop_engine")
+    first.begun("stop_engine")
     second = subject.operators.move("rollback")
     assert second.end() == LOCKED
-    told = said(second)
+    told = second.said()
     assert f"pid {first.process.pid}" in told
     assert "fleetctl cutover --to replicas" in told
     assert "since" in told
@@ -78,20 +53,20 @@ def test_of_two_who_start_at_once_exactly_one_moves_the_fleet(subject: Subject) 
 def test_a_client_that_falls_silent_keeps_its_lock_until_it_is_stale_and_loses_it_for_good(subject: Subject) -> None:
     subject.be_in("split")
     frozen = subject.operators.move("cutover", "--to", "replicas")
-    begun(frozen, "stop_engine")
+    frozen.begun("stop_engine")
     frozen.signal(signal.SIGSTOP)
     move = last_move(subject.lab, "box1")
 
     hasty = subject.operators.move("rollback", "--take-over")
     assert hasty.end() == LOCKED
-    assert "the fleet is held" in said(hasty)
+    assert "the fleet is held" in hasty.said()
 
     # As if more than the 15 seconds had passed that a heartbeat may take.
     age = "import json,sys; p=sys.argv[1]; l=json.load(open(p)); l['beat']-=20; json.dump(l,open(p,'w'))"
     subject.lab.exec("box1", ["python3", "-c", age, LOCK])
     asking = subject.operators.move("rollback")
     assert asking.end() == LOCKED
-    assert "--take-over" in said(asking)
+    assert "--take-over" in asking.said()
 
     taker = subject.operators.do("rollback", "--take-over")
     records = len(journal_of(subject.lab, "box1", move))
@@ -100,7 +75,7 @@ def test_a_client_that_falls_silent_keeps_its_lock_until_it_is_stale_and_loses_i
     seen = len(frozen.events)
     frozen.signal(signal.SIGCONT)
     assert frozen.end() == LOCKED, frozen.story()
-    assert "does not hold the fleet any more" in said(frozen)
+    assert "does not hold the fleet any more" in frozen.said()
     late = [event for event in frozen.events[seen:] if event.get("state") in ("done", "undo", "undoing", "undone")]
     assert not [event for event in late if event["at"] > taker.events[-1]["at"]], frozen.story()
     assert len(journal_of(subject.lab, "box1", move)) == records, "nothing was written after the loss"
@@ -110,7 +85,7 @@ def test_a_client_that_falls_silent_keeps_its_lock_until_it_is_stale_and_loses_i
 def test_the_lock_of_a_client_on_another_machine_that_is_gone_is_free_after_a_few_seconds(subject: Subject) -> None:
     subject.be_in("split")
     run = subject.operators.move("cutover", "--to", "replicas")
-    begun(run, "await_free")
+    run.begun("await_free")
     run.kill()
     # As if the owner was a process of another machine: only its closed connection tells that it is gone.
     other = "import json,sys; p=sys.argv[1]; l=json.load(open(p)); l['owner']=''; json.dump(l,open(p,'w'))"
@@ -131,28 +106,26 @@ def test_a_damaged_lock_stands_in_nobodys_way(subject: Subject) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_undoes_the_move_and_gives_the_lock_back(subject: Subject, number: signal.Signals) -> None:
     subject.be_in("split")
-    slow_loads(subject, 20)
-    run = subject.operators.move("cutover", "--to", "replicas")
-    begun(run, "await_ready")
-    quick_loads(subject)
+    with subject.slow_loads(20):
+        run = subject.operators.move("cutover", "--to", "replicas")
+        run.begun("await_ready")
     run.signal(number)
     assert run.end() == INTERRUPTED, run.story()
-    assert f"interrupted ({number.name})" in said(run)
-    assert "undone" in said(run)
+    assert f"interrupted ({number.name})" in run.said()
+    assert "undone" in run.said()
     subject.is_whole_in("split", run.story())
 
 
 def test_ctrl_c_twice_leaves_everything_as_it_is(subject: Subject) -> None:
     subject.be_in("split")
-    slow_loads(subject, 20)
-    run = subject.operators.move("cutover", "--to", "replicas")
-    begun(run, "await_ready")
-    quick_loads(subject)
+    with subject.slow_loads(20):
+        run = subject.operators.move("cutover", "--to", "replicas")
+        run.begun("await_ready")
     run.signal(signal.SIGINT)
     assert run.until(lambda event: event["type"] == "move" and event["state"] == "undoing") is not None
     run.signal(signal.SIGINT)
     assert run.end() == STUCK, run.story()
-    assert "left as it is" in said(run)
+    assert "left as it is" in run.said()
     code, told = subject.operators.status()
     assert code == UNFINISHED
     assert told["lock"] is None
