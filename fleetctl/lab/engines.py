@@ -21,6 +21,8 @@ STANDIN_SOURCE = Path(__file__).parent / "standin"
 
 # Of realvllm's arguments, those that fleetctl sets itself, from context: and concurrency:.
 _SET_BY_FLEETCTL = ("--max-model-len", "--max-num-seqs")
+# The proxy asks twice a second: its questions would push everything else out of a unit's last lines.
+_QUIET = "--disable-access-log-for-endpoints=/health,/metrics"
 
 
 def engines_folder() -> Path:
@@ -80,7 +82,7 @@ def fleet_text(
         values |= {
             "venv": vllm_folder(folder),
             "model": model_folder(folder),
-            "arguments": [word for word in ENGINE_ARGUMENTS if not word.startswith(_SET_BY_FLEETCTL)],
+            "arguments": [*(word for word in ENGINE_ARGUMENTS if not word.startswith(_SET_BY_FLEETCTL)), _QUIET],
             "environment": dict(ENGINE_ENVIRONMENT),
             "memory": "8GiB",
             "reserve": "2GiB",

@@ -208,13 +208,18 @@ def supersede(call: Call, units: List[str], limit: float = 120) -> Dict[str, Dic
         if state["load"] == "not-found":
             continue
         if state["enabled"] in ("enabled", "enabled-runtime", "linked", "linked-runtime"):
-            systemctl(call, "disable", "--now", unit, timeout=limit)
-        if states(call, [unit])[unit]["active"] not in ("inactive", "failed"):
-            systemctl(call, "stop", unit, timeout=limit)
+            systemctl(call, "disable", unit)
+        if state["active"] not in ("inactive", "failed"):
+            done = run(call, ["systemctl", "--no-ask-password", "stop", unit], timeout=limit)
+            if done["rc"] != 0 and "cancel" not in done["err"]:  # a start that comes in between cancels the stop
+                raise OpError("systemctl stop %s: %s" % (unit, done["err"].strip()))
     after = states(call, units)
     for unit, state in after.items():
         if state["active"] not in ("inactive", "failed"):
-            raise OpError("%s is %s although it was disabled and stopped" % (unit, state["active"]))
+            raise OpError(
+                "%s is %s although it was disabled and stopped: something starts it again, "
+                "list that under superseded: in fleet.yaml too" % (unit, state["active"])
+            )
         if state["enabled"] in ("enabled", "enabled-runtime"):
             raise OpError("%s is still %s" % (unit, state["enabled"]))
     return after

@@ -286,10 +286,15 @@ def _settle_proxy(move: Move) -> Iterable[Draft]:
                 "proxy",
                 f"the proxy comes back with {move.target.layout} after a reboot",
                 frozenset({name}),
-                {"generation": move.generation, "install": paths, "description": description(proxy)},
+                {
+                    "generation": move.generation,
+                    "install": paths,
+                    "remove": gone,
+                    "description": description(proxy),
+                },
             )
         elif gone:
-            yield Draft(name, "proxy", f"stop and remove the proxy on {name}", frozenset({name}), {"remove": gone})
+            yield Draft(name, "proxy", f"stop and remove the proxy on {name}", frozenset({name}), {"leave": gone})
 
 
 def _make_current(move: Move) -> Iterable[Draft]:

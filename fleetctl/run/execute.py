@@ -183,7 +183,11 @@ class Execution:
         self._patience = RECONNECT_UNDO
         try:
             self._append("undoing", why=why)
-        except BoxError as error:
+        except OpFailed:
+            # No room for the journal, for example. Undoing matters more than telling; what cannot be told is reported
+            # as not undone, and stays to be undone again.
+            self._leave_if_told()
+        except (BoxError, StepError) as error:
             self._leave_if_told()
             raise MoveStuckError(f"{why}\nand it cannot be undone: {error}", hint=HOW_TO_GO_ON) from error
         self._tell("move", "undoing", why=why)

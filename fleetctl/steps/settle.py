@@ -69,10 +69,10 @@ class SettleProxy(Step):
     def do(self, context: Context, step: PlannedStep) -> Record:
         box = context.box(step)
         proxy = context.proxy
-        if "remove" in step.params:
+        if "leave" in step.params:
             box.call("unit_enable", enable=[], disable=[proxy.unit])
             box.call("unit_stop", unit=proxy.unit)
-            box.call("install", move=context.plan.move, folder="", paths=[], remove=step.params["remove"])
+            box.call("install", move=context.plan.move, folder="", paths=[], remove=step.params["leave"])
             box.call("daemon_reload")
             return {"proxy": "removed"}
         told = box.call(
@@ -91,6 +91,8 @@ class SettleProxy(Step):
             box.call("proxy_await", path=proxy.admin_socket, description=step.params["description"], limit=15)
         up = [f"{engine.backend}/{engine.server}" for engine in context.plan.release.engines]
         box.call("proxy_set", path=proxy.admin_socket, states=dict.fromkeys(up, "ready"), limit=15)
+        # Only now does nothing use what the new configuration has no place for, such as keys.
+        box.call("install", move=context.plan.move, folder="", paths=[], remove=step.params["remove"])
         # The files of the time between are done with, and there may be keys in them.
         box.run("rm", "-rf", "--", transition_folder(context.plan.move))
         return {"changed": told["changed"], "daemon_reload": proxy_unit_changed}
@@ -98,11 +100,11 @@ class SettleProxy(Step):
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
         box = context.box(step)
         proxy = context.proxy
-        paths = step.params.get("install") or step.params["remove"]
+        paths = step.params.get("leave") or [*step.params["install"], *step.params["remove"]]
         box.call("uninstall", move=context.plan.move, paths=paths)
         box.call("daemon_reload")
         # Otherwise enablement is the matter of another step, which may have set it before this one looked.
-        if "remove" in step.params and prior["enabled"] == "enabled":
+        if "leave" in step.params and prior["enabled"] == "enabled":
             box.call("unit_enable", enable=[proxy.unit], disable=[])
         if prior["active"] == "active":
             reload_or_start(box, proxy)

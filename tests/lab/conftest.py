@@ -13,7 +13,8 @@ from fleetctl.lab.engines import bring_up
 from fleetctl.lab.lab import DEFAULT_ROOT, Lab
 
 ROOT = Path("/var/lib/fleetctl-test-lab")
-DIRTY = pytest.StashKey[bool]()
+NEW, USED, DIRTY = "new", "used", "dirty"
+BOXES_ARE = pytest.StashKey[str]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -21,12 +22,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Note on the session that a test failed, so that the next one begins with fresh boxes."""
     report = yield
     if report.failed:
-        item.session.stash[DIRTY] = True
+        item.session.stash[BOXES_ARE] = DIRTY
     return report
 
 
 @pytest.fixture(scope="session")
-def moving_lab() -> Iterator[Lab]:
+def moving_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Two boxes with the stand-in for vLLM, on networks of their own."""
     base = Path(os.environ.get("FLEETCTL_LAB_BASE", DEFAULT_ROOT / "base"))
     lab = Lab(
@@ -36,32 +37,37 @@ def moving_lab() -> Iterator[Lab]:
         link_subnet="10.78.5.0/24",
         base=base if base.is_dir() else None,
     )
+    # What an earlier session that was killed has left is not to be built on.
+    request.session.stash[BOXES_ARE] = DIRTY if lab.boxes() else NEW
     try:
         bring_up(lab, 2, "standin", lambda line: None, speed=20)
-        lab.reset()
         yield lab
     finally:
         lab.down()
 
 
 @pytest.fixture
-def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Moving:
+def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Moving]:
     """The fleet as the test before left it, or fresh after one that failed or left more than layouts.
 
     Engines behave, and load in half a second.
     """
-    if request.session.stash.get(DIRTY, False):
+    stash = request.session.stash
+    if stash[BOXES_ARE] == DIRTY:
         moving_lab.reset()
-        request.session.stash[DIRTY] = False
+        stash[BOXES_ARE] = NEW
     for box in BOXES:
         moving_lab.exec(box, ["rm", "-f", CONTROL])
     text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')
-    return Moving(moving_lab, tmp_path, text)
+    yield Moving(moving_lab, tmp_path, text)
+    if stash[BOXES_ARE] == NEW:
+        stash[BOXES_ARE] = USED
 
 
 @pytest.fixture
 def fresh(moving: Moving, request: pytest.FixtureRequest) -> Moving:
     """Boxes on which fleetctl has never been. What a test puts on them the next one does not see."""
-    moving.lab.reset()
-    request.session.stash[DIRTY] = True
+    if request.session.stash[BOXES_ARE] != NEW:
+        moving.lab.reset()
+    request.session.stash[BOXES_ARE] = DIRTY
     return moving

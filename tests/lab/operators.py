@@ -18,6 +18,8 @@ import httpx
 from fleetctl.lab.lab import Lab
 
 Event = dict[str, Any]
+EVERY_CUT = os.environ.get("FLEETCTL_TEST_EVERY_CUT") == "1"
+"""Try every moment at which something can be cut, and not a choice of them."""
 OTHER = {"split": "replicas", "replicas": "split"}
 UNREACHABLE, LOCKED, STUCK, UNFINISHED, INTERRUPTED = 3, 4, 7, 8, 130
 FLEETCTL = str(Path(sys.executable).parent / "fleetctl")

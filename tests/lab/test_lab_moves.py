@@ -203,7 +203,7 @@ def test_secrets_are_on_the_boxes_and_nowhere_else(moving: Moving, tmp_path: Pat
     for text_seen in told:
         assert key not in text_seen and "hf_T0k3n" not in text_seen
     moving.rollback()
-    # What the rolled back generation put there is gone from the live files.
+    # Nothing of it is left among the live files, and nothing asks for a key any more.
     assert moving.sh("box1", "ls /etc/fleetctl/secrets /etc/fleetctl/proxy/keys 2>/dev/null | grep -v :").split() == []
     assert moving.answers()
 

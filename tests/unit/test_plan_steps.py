@@ -115,6 +115,14 @@ def test_back_to_before_fleetctl_the_proxy_goes_last() -> None:
     assert not any(step.kind in ("start_engine", "open", "stage_release") for step in made.steps)
 
 
+def test_keys_that_the_proxy_no_longer_asks_for_are_removed() -> None:
+    with_keys = layout("split", proxy__api_keys={"desk": {"env": "DESK"}})
+    made = plan(with_keys, SPLIT_LAYOUT, boxes_in(with_keys))
+    settle = next(step for step in made.steps if step.kind == "settle_proxy")
+    assert settle.params["remove"] == ["/etc/fleetctl/proxy/keys"]
+    assert "/etc/fleetctl/proxy/keys" not in settle.params["install"]
+
+
 def test_replaced_units_get_their_state_back_once_the_engine_is_gone() -> None:
     with_old = layout("replicas", superseded=["old.service"])
     seen = boxes_in(with_old, 1, b={"superseded": {"old.service": unit()}})
