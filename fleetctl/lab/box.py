@@ -145,8 +145,8 @@ class Runner:
         while True:
             leader = self.leader()
             if leader is not None and leader != other_than and self.ssh_answers(1.0):
-                state = self.exec(["systemctl", "is-system-running"]).stdout.strip()
-                if state in ("running", "degraded"):
+                # Not is-system-running: an engine that is enabled keeps that at "starting" for as long as it loads.
+                if self.exec(["systemctl", "is-active", "multi-user.target"]).stdout.strip() == "active":
                     return
             if not self.group.pids():
                 raise LabError(f"{self.box.name}: ended while booting\n{self._last_words()}")

@@ -58,6 +58,12 @@ class Move:
         ends = (event for event in self.events if event["type"] == "move" and event["state"] == "done")
         return next(ends, {})
 
+    def boxes_of(self, engine: str) -> set[str]:
+        """The boxes of an engine that the move started."""
+        plans = [event["plan"] for event in self.events if event["type"] == "plan"]
+        engines = [one for plan in plans for one in plan["release"]["engines"] if one["id"] == engine]
+        return {rank["box"] for one in engines for rank in one["ranks"]}
+
     @property
     def error(self) -> str | None:
         return next((str(event["message"]) for event in self.events if event["type"] == "error"), None)
@@ -73,7 +79,7 @@ class Figures:
     - ``gap_s``: the time in which no answer began: from the last first byte before the proxy held requests until the
       first one after a new engine was ready. It contains the wait for the next request to come, up to 1/rate.
     - ``engine_load_s``: of the engine that was ready first, from its start to its health check's 200.
-    - ``engine_stop_s``: of the old engine that took longest.
+    - ``engine_stop_s``: of the old process that took longest on the boxes of that engine.
     - ``overhead_s``: ``gap_s`` less what the engines needed to stop and to load.
     - ``recovery_s``: from that engine being ready until the first byte of the first answer.
     """
@@ -108,7 +114,9 @@ def figures(move: Move, mine: Sequence[Request], every: Sequence[Request]) -> Fi
     bytes_at = sorted(request.first_byte for request in every if request.first_byte is not None and not request.failed)
     before = [at for at in bytes_at if at <= held_from]
     after = [at for at in bytes_at if at >= ready_at]
-    stop, load = max(end["stops"].values(), default=0.0), end["loads"].get(first)
+    boxes = move.boxes_of(first)
+    stop = max((took for unit, took in end["stops"].items() if unit.split("/")[0] in boxes), default=0.0)
+    load = end["loads"].get(first)
     gap = after[0] - max(before, default=held_from) if after else None
     return Figures(
         to=move.to,

@@ -148,7 +148,9 @@ def moved(*, to: str = "replicas", began: float = 99.0, **end: object) -> Move:
         "stops": {"a/split.service": 0.5, "b/split.service": 0.25},
         **end,
     }
+    engines = [{"id": f"replicas/m@{box}", "ranks": [{"box": box}]} for box in ("a", "b")]
     events = [
+        {"type": "plan", "plan": {"release": {"engines": engines}}},
         step("drain", 100.2, waited=0.2),
         step("open", 107.31, open_at=107.3),
         step("open", 107.61, open_at=107.6),
@@ -178,10 +180,10 @@ def test_figures_are_measured_where_the_client_is() -> None:
         "held": 3,
         "gap_s": 7.65,  # from 99.75, the last answer begun before the hold, to 107.4
         "engine_load_s": 5.25,  # of the copy that was ready first
-        "overhead_s": 1.9,  # 7.65 - 0.5 - 5.25
+        "overhead_s": 2.15,  # 7.65 - 0.25 (what its own box needed to stop) - 5.25
         "recovery_s": 0.4,
     }
-    assert told.engine_stop_s == 0.5
+    assert told.engine_stop_s == 0.25
 
 
 def test_a_failed_request_is_counted_and_its_answer_ends_no_gap() -> None:
