@@ -8,7 +8,7 @@ from fleetctl.errors import StepError
 from fleetctl.facts.types import BoxFacts
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.proxy import proxy_files
-from fleetctl.render.release import File, ProxyConfig
+from fleetctl.render.release import File, ProxyConfig, Release
 from fleetctl.steps.base import Context, Record, Step, register
 
 
@@ -30,13 +30,19 @@ class Preflight(Step):
 
 @register
 class StageRelease(Step):
-    """Keep the generation on the box: release, files with their secrets filled in, and meta data last."""
+    """Keep the generation on the box: release, files with their secrets filled in, and meta data last.
+
+    The meta data say which builds of the engines and which revisions of the models it was made with.
+    """
 
     kind = "stage_release"
 
     def check(self, context: Context, step: PlannedStep) -> bool:
         kept = context.box(step).call("generation_read", number=step.params["generation"])
-        return kept is not None and bool(kept["release"] == context.plan.release.model_dump(mode="json"))
+        return kept is not None and Release.model_validate(kept["release"]) == context.plan.release
+
+    def prior(self, context: Context, step: PlannedStep) -> Record:
+        return {"there": context.box(step).call("generation_read", number=step.params["generation"]) is not None}
 
     def do(self, context: Context, step: PlannedStep) -> Record:
         plan = context.plan
@@ -53,6 +59,7 @@ class StageRelease(Step):
         )
         box = context.box(step)
         box.call("write", files=entries)
+        engines = [engine for engine, _ in plan.release.ranks_on(step.box)]
         meta = {
             "generation": step.params["generation"],
             "layout": plan.to_layout,
@@ -60,12 +67,18 @@ class StageRelease(Step):
             "move": plan.move,
             "paths": [file.path for file in files],
             "superseded": list(plan.release.superseded.get(step.box, ())),
+            "revisions": {engine.model: engine.revision or engine.weights for engine in engines},
+            "builds": box.call(
+                "builds",
+                binaries=sorted({engine.binary for engine in engines if engine.binary}),
+                images=sorted({engine.image for engine in engines if engine.image}),
+            ),
         }
         box.call("write_meta", number=step.params["generation"], meta=meta)
         return {"files": len(files)}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
-        if step.params["generation"] != context.plan.from_generation:
+        if not prior["there"]:
             context.box(step).call("generation_remove", number=step.params["generation"])
         return {}
 

