@@ -5,14 +5,16 @@ import hashlib
 import os
 from typing import Any, Dict, List, Optional
 
+from fleetctl.onbox.files import digest
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
 
 
-def venv_build(binary: str) -> Optional[Dict[str, str]]:
+def venv_build(call: Call, binary: str) -> Optional[Dict[str, str]]:
     """Version of the package that a venv's program comes from, and a digest over the list of its files.
 
-    pip writes the checksum of every file of a package to RECORD, so that one checksum of it stands for all.
+    pip writes the checksum of every file of a package to RECORD, so that one checksum of it stands for all. A program
+    that pip did not install has no version and the digest of its own file; None when it is not there.
     """
     package = os.path.basename(binary)
     venv = os.path.dirname(os.path.dirname(binary))
@@ -21,7 +23,8 @@ def venv_build(binary: str) -> Optional[Dict[str, str]]:
         if name.replace("_", "-") in (package, package + "-cpu"):
             with open(record, "rb") as source:
                 return {"version": version, "digest": hashlib.sha256(source.read()).hexdigest()}
-    return None
+    own = digest(call, [binary])[binary]
+    return None if own is None else {"version": "", "digest": own}
 
 
 def image_build(call: Call, engine: str, image: str) -> Optional[Dict[str, str]]:
@@ -35,7 +38,7 @@ def image_build(call: Call, engine: str, image: str) -> Optional[Dict[str, str]]
 
 @op("builds")
 def builds(call: Call, binaries: List[str], images: List[List[str]]) -> Dict[str, Any]:
-    """Program path or image reference → its build, None where it cannot be told (a program that pip did not install)."""
-    found: Dict[str, Any] = {binary: venv_build(binary) for binary in binaries}
+    """Program path or image reference → its build, None where there is none."""
+    found: Dict[str, Any] = {binary: venv_build(call, binary) for binary in binaries}
     found.update({image: image_build(call, engine, image) for engine, image in images})
     return found

