@@ -122,13 +122,14 @@ class Mover:
         def stop(number: int, frame: FrameType | None) -> None:
             if not self._running:
                 raise KeyboardInterrupt
-            if not self._control.stop.is_set():
-                self._say("stopping after the running steps, then undoing; once more leaves everything as it is")
+            # Nothing is printed here: the signal may have come while this thread was printing.
             self._control.ask_to_stop(f"interrupted ({signal.Signals(number).name})")
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
+        except KeyboardInterrupt:
+            raise InterruptedMoveError("interrupted; nothing was changed") from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -219,7 +220,13 @@ class Mover:
                 yield self._plain()
             else:
                 with LiveView(plan, console()) as view:
-                    yield view.hear
+
+                    def hear(event: Record) -> None:
+                        if event["state"] == "stopping":
+                            self._say(event["text"])
+                        view.hear(event)
+
+                    yield hear
         finally:
             self._running = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,16 @@ def emit(kind: str, **event: Any) -> None:
     """Print one event as a line of JSON on standard output, at once."""
     line = json.dumps({"type": kind, **event}, default=str) + "\n"
     with _ONE_LINE:  # steps of several boxes tell at the same time
-        sys.stdout.write(line)
         sys.stdout.flush()
+        try:
+            descriptor = sys.stdout.fileno()
+        except OSError:  # not a file: a test's
+            sys.stdout.write(line)
+            return
+        # Past Python's buffers, which lose data when a signal comes while they wait for a slow reader.
+        rest = memoryview(line.encode())
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
 
 
 def console(*, error: bool = False) -> Console:

@@ -42,6 +42,8 @@ def show_status(found: Assessment, out: Console) -> None:
             f"[bold yellow]unfinished[/]: {move.operation} {move.from_layout or 'nothing'} → "
             f"{move.to_layout or 'nothing'} by {escape(move.who)} {busy}; `{finish}` finishes it, `{undo}` undoes it"
         )
+    for note in found.notes:
+        out.print(f"[yellow]note[/]: {escape(note)}")
     for problem in found.problems:
         out.print(f"[red]wrong[/]: {escape(problem)}")
     if found.last is not None and found.last.end is not None:

@@ -39,6 +39,8 @@ class Assessment:
     unfinished: MoveFacts | None = None
     last: MoveFacts | None = None
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is not wrong (any more) but should be known."""
 
     def healthy(self) -> bool:
         """Nothing is wrong and nothing was cut off."""
@@ -69,6 +71,7 @@ def assess(
         lock=facts.lock,
         unfinished=open_move(facts),
         last=ended[-1] if ended else None,
+        notes=_restarts(observed),
         problems=[f"{box} cannot be reached: {error.message}" for box, error in away.items()],
     )
     if wanted_lead in away:
@@ -84,6 +87,15 @@ def assess(
         found.waiting = sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
     found.problems += _problems(release, observed, facts.generation)
     return found
+
+
+def _restarts(observed: Observed) -> list[str]:
+    return [
+        f"{box}: systemd has started {unit} again {state.restarts} times"
+        for box, facts in observed.items()
+        for unit, state in facts.units.items()
+        if unit in facts.ours and state.restarts
+    ]
 
 
 def _newest(observed: Observed) -> BoxFacts:
@@ -173,6 +185,4 @@ def _box_problems(name: str, facts: BoxFacts, release: Release, generation: int 
     for unit, state in facts.units.items():
         if unit in facts.ours and state.drop_ins:
             found.append(f"{name}: {unit} is overridden by {', '.join(state.drop_ins)}")
-        if unit in facts.ours and state.restarts:
-            found.append(f"{name}: {unit} was restarted {state.restarts} times by systemd")
     return found

@@ -25,8 +25,7 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
     for release in releases:
         for engine, _ in release.ranks_on(box):
             paths.update(path for path in (engine.binary, engine.weights) if path and path.startswith("/"))
-        ports.update(engine.port for engine, rank in release.ranks_on(box) if rank.rank == 0)
-        ports.update(e.master_port for e, rank in release.ranks_on(box) if e.master_port and rank.rank == 0)
+        ports.update(*(engine.listens for engine, rank in release.ranks_on(box) if rank.rank == 0))
         if release.proxy and release.proxy.box == box:
             ports.add(release.proxy.port)
     wanted = {rank.unit for release in releases for _, rank in release.ranks_on(box)}

@@ -153,7 +153,7 @@ def _await_free(move: Move, limit: Any = 300.0) -> Iterable[Draft]:
         gone = sorted({s.engine for s in box.stop.values() if s.engine} | set(box.leftovers))
         if not (gone or box.supersede or box.start):
             continue
-        ports = sorted({engine.port for engine, rank in box.start.values() if rank.rank == 0})
+        ports = sorted({port for engine, rank in box.start.values() if rank.rank == 0 for port in engine.listens})
         budget = next((b for b in move.target.budgets if b.box == name), None)
         need = int(budget.share * budget.memory) if budget and box.start else 0
         yield _on(

@@ -66,9 +66,7 @@ def _goes(facts: BoxFacts, unit: str | None, foreign: Collection[str]) -> bool:
 def _ports(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
     wanted: dict[str, dict[int, str]] = {name: {} for name in observed}
     for engine in difference.start:
-        wanted[engine.head.box][engine.port] = f"engine {engine.id}"
-        if engine.master_port:
-            wanted[engine.head.box][engine.master_port] = f"the rendezvous of {engine.id}"
+        wanted[engine.head.box].update(engine.listens)
     if target.proxy:
         wanted[target.proxy.box][target.proxy.port] = "the proxy"
     for box, ports in wanted.items():

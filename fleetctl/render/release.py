@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fleetctl.render.ports import rendezvous_port
 from fleetctl.spec.fleet import Gates
 from fleetctl.spec.secret import Secret
 
@@ -86,6 +87,15 @@ class Engine(Value):
     def head(self) -> Rank:
         """The rank that listens for requests."""
         return self.ranks[0]
+
+    @property
+    def listens(self) -> dict[int, str]:
+        """Ports that the engine listens on, all on the box of its head, and what each is for."""
+        found = {self.port: f"engine {self.id}"}
+        if self.master_port is not None:
+            found[self.master_port] = f"the torch rendezvous of {self.id}"
+            found[rendezvous_port(self.master_port)] = f"the meeting of the ranks of {self.id}"
+        return found
 
     @property
     def url(self) -> str:

@@ -53,6 +53,7 @@ class Execution:
         self._context = Context(plan, reach.boxes, fill, self._progress)
         self._steps = {step.id: step for step in plan.steps}
         self._patience = RECONNECT
+        self._stopping = False
 
     # Forward
 
@@ -147,6 +148,9 @@ class Execution:
 
     def _watch(self, halted: bool) -> None:
         """Once nothing new will begin, waits are cut short; when all is to be left as it is, every call is."""
+        if self._control.stop.is_set() and not self._control.lost.is_set() and not self._stopping:
+            self._stopping = True
+            self._tell("move", "stopping", text=STOPPING)
         if halted or self._control.leave.is_set():
             for box in self._reach.boxes.values():
                 box.cancel(None if self._control.leave.is_set() else WAITS)
@@ -241,4 +245,5 @@ class Execution:
             self._listen = lambda event: None
 
 
+STOPPING = "running steps finish, then all is undone; Ctrl-C once more leaves everything as it is"
 HOW_TO_GO_ON = "`fleetctl status` shows what is under way; `fleetctl rollback` undoes it, the same cutover finishes it"

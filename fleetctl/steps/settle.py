@@ -102,6 +102,10 @@ class SettleProxy(Step):
         proxy = context.proxy
         paths = step.params.get("leave") or [*step.params["install"], *step.params["remove"]]
         box.call("uninstall", move=context.plan.move, paths=paths)
+        if any(other.kind == "load_proxy" for other in context.plan.steps):
+            # These are the files from before the move, which the running proxy gets when that step is undone: until
+            # then it has to know the servers of both layouts.
+            return {}
         box.call("daemon_reload")
         # Otherwise enablement is the matter of another step, which may have set it before this one looked.
         if "leave" in step.params and prior["enabled"] == "enabled":

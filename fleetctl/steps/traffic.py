@@ -29,7 +29,10 @@ class Hold(Step):
         return {"held_from": told["at"]}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
-        states = dict.fromkeys(step.params["servers"], "ready")
+        seen = context.box(step).call("proxy_look", path=context.proxy.admin_socket)
+        # A server that the new configuration has no place for comes back when the earlier one is loaded again.
+        names = [name for name in step.params["servers"] if seen is None or name in seen["servers"]]
+        states = dict.fromkeys(names, "ready")
         return dict(context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states, limit=60))
 
 

@@ -292,6 +292,28 @@ def test_a_first_cutover_that_fails_at_its_very_end_leaves_nothing_of_it(fresh: 
     assert moving.answers()
 
 
+def test_a_cutover_that_also_changes_the_proxy_and_fails_at_its_very_end_is_undone(moving: Moving) -> None:
+    moving.be_in("split")
+    before = moving.picture()
+
+    def no_way_back(document: dict[str, Any]) -> None:
+        document["layouts"] = {"solo": {"standin": {"copies": ["box2"]}}}
+        document["proxy"]["drain"] = "77s"
+
+    text = moving.changed(no_way_back)
+    with moving.steady_traffic(1) as traffic:
+        move = moving.start("cutover", "--to", "solo", "--yes", text=text)
+        move.until("open.open", "done")
+        # A generation that is not complete cannot become the current one.
+        moving.sh("box1", "rm /etc/fleetctl/generations/$(ls /etc/fleetctl/generations | sort -n | tail -1)/meta.json")
+        ran = move.finish()
+    assert ran.rc == 6, ran
+    assert ran.steps("failed") == ["settle.make_current.box1"], ran
+    assert "settle.settle_proxy.proxy" in ran.steps("undone"), ran
+    moving.unscathed(before, "split")
+    assert traffic.failed == []
+
+
 # Boxes that go away in the middle
 
 
@@ -303,7 +325,11 @@ def test_a_first_cutover_that_fails_at_its_very_end_leaves_nothing_of_it(fresh: 
 def test_a_box_rebooted_in_the_middle_of_a_move_leaves_a_fleet_that_serves(moving: Moving, box: str, at: str) -> None:
     moving.be_in("split")
     before = moving.picture()
-    slow = {"hold.drain": {"speed": 0.001}, "switch.await_free.box2": {"stop_seconds": 8}}.get(at, {"load_seconds": 60})
+    slowed: dict[str, dict[str, float]] = {
+        "hold.drain": {"speed": 0.001},
+        "switch.await_free.box2": {"stop_seconds": 8},
+    }
+    slow = slowed.get(at, {"load_seconds": 60})
     for name in BOXES:
         moving.control(name, **slow)
     asked = threading.Thread(target=lambda: moving.complete().status_code, daemon=True)
@@ -326,7 +352,7 @@ def test_a_box_rebooted_in_the_middle_of_a_move_leaves_a_fleet_that_serves(movin
         assert seen["layout"] == "replicas"
     else:
         assert box in ran.said, ran
-        moving.unscathed(before, "split", rebooted=True)
+        moving.unscathed(before, "split")
 
 
 # Engines that die while they serve
@@ -352,8 +378,7 @@ def test_killed_engines_come_back_and_requests_wait_for_them(moving: Moving, lay
     if layout == "split":
         now = {box: epoch(moving, box) for box in BOXES}
         assert now["box1"] == now["box2"] != epochs["box1"]
-    problems = moving.status()["problems"]
-    assert all("was restarted" in problem for problem in problems), problems
+    eventually(lambda: moving.status()["exit"] == 0, lambda: moving.status()["problems"])
 
 
 def epoch(moving: Moving, box: str) -> str:
