@@ -18,20 +18,22 @@ from fleetctl.cli.output import console, emit
 from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
-from fleetctl.facts.types import Observed
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.types import Plan
+from fleetctl.render.release import Release
 from fleetctl.run.control import Control
 from fleetctl.run.fill import Filler
 from fleetctl.run.journal import History, Record
 from fleetctl.run.lock import FleetLock
 from fleetctl.run.planning import (
+    Look,
     Subject,
     look,
     plan_cutover,
     plan_rollback,
     refuse_unfinished,
     unfinished,
+    wanted_release,
 )
 from fleetctl.spec.units import seconds
 
@@ -53,28 +55,22 @@ class Mover:
 
     def cutover(self, layout: str, playbook: Playbook) -> None:
         """Move to a layout; a cutover to it that was cut off is finished instead."""
-        if layout not in self._subject.fleet.layouts:
-            import difflib
-
-            near = difflib.get_close_matches(layout, self._subject.fleet.layouts, 1)
-            known = ", ".join(self._subject.fleet.layouts)
-            raise SpecError(
-                f"there is no layout named {layout}", hint=f"did you mean {near[0]}?" if near else f"there are: {known}"
-            )
-        with self._locked() as observed:
-            found = unfinished(observed)
+        wanted = wanted_release(self._subject, layout)
+        with self._locked(wanted) as seen:
+            found = unfinished(seen.observed)
             if found is not None:
                 lead, move = found
                 if move.operation != "cutover" or move.to_layout != layout:
-                    refuse_unfinished(observed)
+                    refuse_unfinished(seen.observed)
                 if not self._finish(lead, move.move):
                     return
-            self._execute(plan_cutover(self._subject, layout, playbook))
+                seen = look(self._subject, (wanted,))
+            self._execute(plan_cutover(self._subject, wanted, seen, playbook))
 
     def rollback(self, number: int | None, playbook: Playbook, *, undo: bool) -> None:
         """Go back a generation; a cutover that was cut off is undone, a rollback that was cut off is finished."""
-        with self._locked() as observed:
-            found = unfinished(observed)
+        with self._locked() as seen:
+            found = unfinished(seen.observed)
             if found is not None:
                 lead, move = found
                 if undo or move.operation == "cutover":
@@ -82,9 +78,10 @@ class Mover:
                     return
                 if not self._finish(lead, move.move):
                     return
+                seen = look(self._subject)
             elif undo:
                 raise RefusedError("there is nothing to undo: no move was cut off")
-            self._execute(plan_rollback(self._subject, playbook, number))
+            self._execute(plan_rollback(self._subject, seen, playbook, number))
 
     def execute_saved(self, path: Path) -> None:
         """Execute a saved plan, if the boxes are still as it saw them."""
@@ -96,13 +93,13 @@ class Mover:
             raise SpecError(
                 f"{path} is not a plan of this fleetctl", hint="make it with `fleetctl plan --out`"
             ) from error
-        with self._locked() as observed:
-            refuse_unfinished(observed)
+        with self._locked() as seen:
+            refuse_unfinished(seen.observed)
             self._execute(plan)
 
     @contextmanager
-    def _locked(self) -> Iterator[Observed]:
-        """Hold the fleet's lock; Ctrl-C stops the move in order, a second one leaves it as it is."""
+    def _locked(self, *releases: Release) -> Iterator[Look]:
+        """Hold the fleet's lock and look; Ctrl-C stops the move in order, a second one leaves it as it is."""
         subject = self._subject
         lead = subject.fleet.proxy.box
         lock = FleetLock(
@@ -115,7 +112,7 @@ class Mover:
         )
         with self._interrupts(), lock:
             self._reach = lock.reach
-            yield look(subject)
+            yield look(subject, releases)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:

@@ -28,17 +28,17 @@ def plan(
     from fleetctl.cli.session import load_playbook, open_fleet
     from fleetctl.cli.show_plan import show_plan
     from fleetctl.errors import RefusedError
-    from fleetctl.run.planning import look, plan_cutover, refuse_unfinished
+    from fleetctl.run.planning import live_layout, look, plan_cutover, refuse_unfinished, wanted_release
 
     book = load_playbook(playbook, "cutover")
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
-        observed = look(subject)
-        refuse_unfinished(observed)
-        live = next((facts.release.layout for facts in observed.values() if facts.release), None)
-        layout = to or live
+        layout = to or live_layout(look(subject).observed)
         if layout is None:
             raise RefusedError("no layout is live yet", hint=f"name one: --to {' | '.join(subject.fleet.layouts)}")
-        made = plan_cutover(subject, layout, book)
+        wanted = wanted_release(subject, layout)
+        seen = look(subject, (wanted,))
+        refuse_unfinished(seen.observed)
+        made = plan_cutover(subject, wanted, seen, book)
     if out is not None:
         out.write_text(made.model_dump_json(indent=1) + "\n")
     if json:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fleetctl.errors import FleetError, RefusedError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
@@ -32,14 +33,33 @@ class Subject:
     unreachable: Mapping[str, FleetError] = field(default_factory=dict)
 
 
-def look(subject: Subject, releases: tuple[Release, ...] = ()) -> Observed:
+@dataclass(frozen=True)
+class Look:
+    """Facts of every box, and what was asked for them."""
+
+    asked: dict[str, dict[str, Any]]
+    observed: Observed
+
+
+def look(subject: Subject, releases: tuple[Release, ...] = ()) -> Look:
     """Facts of every box, asked for what the file and the releases mention."""
-    return gather(subject.boxes, questions(subject.fleet, releases))
+    asked = questions(subject.fleet, releases)
+    return Look(asked, gather(subject.boxes, asked))
+
+
+def wanted_release(subject: Subject, layout: str) -> Release:
+    """The release of a layout of the file. Raises SpecError, with the nearest name, when there is no such layout."""
+    return render_layout(subject.fleet, layout, spec_text=subject.text)
 
 
 def live_release(observed: Observed, lead: str, fleet: str) -> Release:
     """The release the fleet is in; one without engines when fleetctl has put none there."""
     return observed[lead].release or Release(fleet=fleet, layout=None)
+
+
+def live_layout(observed: Observed) -> str | None:
+    """The layout that the boxes say they are in."""
+    return next((facts.release.layout for facts in observed.values() if facts.release), None)
 
 
 def unfinished(observed: Observed) -> tuple[str, MoveFacts] | None:
@@ -68,14 +88,13 @@ def measured_weights(observed: Observed, releases: tuple[Release, ...]) -> dict[
     return found
 
 
-def plan_cutover(subject: Subject, layout: str, playbook: Playbook) -> Plan:
-    """The plan that brings the fleet into a layout of its file."""
-    fleet = subject.fleet
-    first = render_layout(fleet, layout, spec_text=subject.text)
-    asked = questions(fleet, (first,))
-    observed = gather(subject.boxes, asked)
-    weights = measured_weights(observed, (first,))
-    target = render_layout(fleet, layout, weights=weights, spec_text=subject.text) if weights else first
+def plan_cutover(subject: Subject, wanted: Release, seen: Look, playbook: Playbook) -> Plan:
+    """The plan that brings the fleet, looked at with the release that is wanted in mind, into that release."""
+    fleet, observed = subject.fleet, seen.observed
+    weights = measured_weights(observed, (wanted,))
+    target = wanted
+    if weights and wanted.layout is not None:
+        target = render_layout(fleet, wanted.layout, weights=weights, spec_text=subject.text)
     lead = lead_of(observed, fleet.proxy.box)
     source = live_release(observed, lead, fleet.fleet)
     numbers = [number for facts in observed.values() for number in facts.generations]
@@ -87,7 +106,7 @@ def plan_cutover(subject: Subject, layout: str, playbook: Playbook) -> Plan:
         source=source,
         target=source if same else target,
         observed=observed,
-        questions=asked,
+        questions=seen.asked,
         playbook=playbook,
         operation="cutover",
         lead=lead,
@@ -103,13 +122,13 @@ def _same(one: Release, other: Release) -> bool:
     return one.model_copy(update=blank) == other.model_copy(update=blank)
 
 
-def plan_rollback(subject: Subject, playbook: Playbook, to: int | None = None) -> Plan:
+def plan_rollback(subject: Subject, seen: Look, playbook: Playbook, to: int | None = None) -> Plan:
     """The plan that brings the fleet back to an earlier generation, by default the one before.
 
     Before the first generation lies what the boxes ran without fleetctl. Raises RefusedError when there is nothing
     to go back to.
     """
-    observed = look(subject)
+    observed = seen.observed
     lead = lead_of(observed, subject.fleet.proxy.box)
     current = observed[lead].generation
     if current is None:
@@ -128,13 +147,12 @@ def plan_rollback(subject: Subject, playbook: Playbook, to: int | None = None) -
         target = Release.model_validate(kept["release"])
         previous = kept["meta"].get("previous")
     source = live_release(observed, lead, subject.fleet.fleet)
-    asked = questions(subject.fleet, (target,))
-    observed = gather(subject.boxes, asked)
+    again = look(subject, (target,))
     return build_plan(
         source=source,
         target=target,
-        observed=observed,
-        questions=asked,
+        observed=again.observed,
+        questions=again.asked,
         playbook=playbook,
         operation="rollback",
         lead=lead,

@@ -268,7 +268,7 @@ class Moving:
             "s.sendall(b'show stat\\n'); print(b''.join(iter(lambda: s.recv(65536), b'')).decode())"
         )
         rows = [line.split(",") for line in self.sh("box1", f'python3 -c "{ask}"').splitlines() if line.count(",") > 20]
-        return {f"{r[0]}/{r[1]}": r[17] for r in rows if r[1].startswith(("split-", "replicas-", "pairs-"))}
+        return {f"{r[0]}/{r[1]}": r[17].split()[0] for r in rows if r[1].startswith(("split-", "replicas-", "pairs-"))}
 
     def picture(self) -> dict[str, str]:
         """All that a failed move must leave as it was."""

@@ -42,6 +42,7 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_wait_is_made_again_and_the_
     with subject.slow_loads(4):
         run = subject.operators.move("cutover", "--to", "replicas")
         run.begun("await_ready")
+        run.begun("await_ready")  # both engines: each has been started by now
     before = invocations(subject, "fleetctl-replicas-standin.service")
     assert subject.lab.exec(box, CUT).returncode == 0
     assert run.end() == 0, run.story()
