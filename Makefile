@@ -21,14 +21,17 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two processes: most of the time boxes are waited for. The tests of one file stay together, as its boxes do.
+PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
+
 test-unit: install
-	$(BIN)/pytest -q tests/unit
+	$(PYTEST) tests/unit
 
 test-lab: install
-	$(BIN)/pytest -q tests/lab
+	$(PYTEST) tests/lab
 
 test: lint install
-	$(BIN)/pytest -q tests/unit tests/lab
+	$(PYTEST) tests/unit tests/lab
 
 test-real: install
 	$(BIN)/pytest -q tests/real

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fleetctl import __version__
-from fleetctl.cli import cutover, init, lab, plan, render, rollback, schema, status
+from fleetctl.cli import cutover, init, lab, plan, proxy, render, rollback, schema, status
 
 app = typer.Typer(
     name="fleetctl",
@@ -43,6 +43,7 @@ app.command("cutover")(cutover.cutover)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
 app.add_typer(lab.app, name="lab")
+app.add_typer(proxy.app, name="proxy")
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from fleetctl.cli.options import Json
 
 
@@ -11,7 +10,6 @@ def schema(as_event: Json = False) -> None:
     import json
 
     from fleetctl.cli.output import emit
-
     from fleetctl.spec.schema import json_schema
 
     if as_event:

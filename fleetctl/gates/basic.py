@@ -50,5 +50,7 @@ def pass_gates(engine: Engine, gates: Gates, socket: Path, say: Callable[[str], 
             try:
                 results[name] = check(client)
             except EngineError as error:
-                raise EngineError(f"{engine.id} failed the gate {name}: {error.message}", answer=error.answer) from error
+                raise EngineError(
+                    f"{engine.id} failed the gate {name}: {error.message}", answer=error.answer
+                ) from error
     return results

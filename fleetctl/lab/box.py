@@ -144,10 +144,8 @@ class Runner:
         deadline = time.monotonic() + seconds
         while True:
             leader = self.leader()
-            if leader is not None and leader != other_than and self.ssh_answers(1.0):
-                # Not is-system-running: an engine that is enabled keeps that at "starting" for as long as it loads.
-                if self.exec(["systemctl", "is-active", "multi-user.target"]).stdout.strip() == "active":
-                    return
+            if leader is not None and leader != other_than and self.ssh_answers(1.0) and self._booted():
+                return
             if not self.group.pids():
                 raise LabError(f"{self.box.name}: ended while booting\n{self._last_words()}")
             if time.monotonic() > deadline:
@@ -156,6 +154,10 @@ class Runner:
                     hint=f"Its console is in {self.folder / 'console.log'}.",
                 )
             time.sleep(0.05)
+
+    def _booted(self) -> bool:
+        """Not is-system-running: an engine that is enabled keeps that at "starting" for as long as it loads."""
+        return self.exec(["systemctl", "is-active", "multi-user.target"]).stdout.strip() == "active"
 
     def ssh_answers(self, seconds: float) -> bool:
         """Whether the box's SSH port greets within ``seconds``."""

@@ -1,4 +1,4 @@
-"""Which build of an engine a box has: what a generation notes, so that "the same layout" can be told from "the same bytes"."""
+"""Which build of an engine a box has. A generation notes it: the same layout need not be the same bytes."""
 
 import glob
 import hashlib

@@ -1,7 +1,7 @@
 """A Release: everything a layout puts on the boxes, as one value.
 
-It is made by :func:`fleetctl.render.layout.render_layout` from fleet.yaml, kept on every box in its generation, and read
-back from there for a rollback. Secrets are in it by reference only.
+It is made by :func:`fleetctl.render.layout.render_layout` from fleet.yaml, kept on every box in its generation, and
+read back from there for a rollback. Secrets are in it by reference only.
 """
 
 from __future__ import annotations

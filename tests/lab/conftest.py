@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 from moving import BOXES, CONTROL, Moving
+from places import BASE, worker
 
 from fleetctl.lab.engines import bring_up
-from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+from fleetctl.lab.lab import Lab
 
-ROOT = Path("/var/lib/fleetctl-test-lab")
+ROOT = Path(f"/var/lib/fleetctl-test-lab{worker()}")
 NEW, USED, DIRTY = "new", "used", "dirty"
 BOXES_ARE = pytest.StashKey[str]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here needs boxes, and boxes need root."""
+    needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root")
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.lab)
+            item.add_marker(needs_root)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -29,13 +39,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def moving_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Two boxes with the stand-in for vLLM, on networks of their own."""
-    base = Path(os.environ.get("FLEETCTL_LAB_BASE", DEFAULT_ROOT / "base"))
+    net = 50 + worker()
     lab = Lab(
         ROOT,
-        bridge="fleetmove0",
-        subnet="10.77.5.0/24",
-        link_subnet="10.78.5.0/24",
-        base=base if base.is_dir() else None,
+        bridge=f"fleetmove{worker()}",
+        subnet=f"10.77.{net}.0/24",
+        link_subnet=f"10.78.{net}.0/24",
+        base=BASE,
     )
     # What an earlier session that was killed has left is not to be built on.
     request.session.stash[BOXES_ARE] = DIRTY if lab.boxes() else NEW

@@ -13,24 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from places import BASE
 
 from fleetctl.errors import LabError
-from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+from fleetctl.lab.lab import Lab
 from fleetctl.lab.state import Bind
-
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root"),
-]
-
-
-def cached_base() -> Path | None:
-    """A base system that is on this machine already: building one takes half a minute."""
-    named = os.environ.get("FLEETCTL_LAB_BASE")
-    if named:
-        return Path(named)
-    default = DEFAULT_ROOT / "base"
-    return default if default.is_dir() else None
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +31,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         bridge="fleettest0",
         subnet="10.77.1.0/24",
         link_subnet="10.78.1.0/24",
-        base=cached_base() or here / "base",
+        base=BASE,
     )
     try:
         lab.up(2, binds=[Bind(engine, Path("/opt/engine"))])

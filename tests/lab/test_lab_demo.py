@@ -13,8 +13,6 @@ from fleetctl.cli.lab_demo import play
 from fleetctl.lab.demo import client_address, run_move, to_split
 from fleetctl.lab.traffic import Traffic
 
-pytestmark = pytest.mark.lab
-
 
 def test_no_request_is_lost_on_the_way_to_replicas_and_back(moving: Moving) -> None:
     out = Console(record=True, width=160)

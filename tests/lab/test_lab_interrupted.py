@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from interrupted import Subject
 
 pytest_plugins = ["interrupted"]
-pytestmark = pytest.mark.lab
-
 CHOSEN = 3  # cuts of a move that are undone, when not every cut is tried
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from interrupted import Subject
 
 pytest_plugins = ["interrupted"]
-pytestmark = pytest.mark.lab
-
 JOURNAL = "/var/lib/fleetctl/moves/{}/journal.jsonl"
 
 # Ends the SSH sessions of the login user, and not the listener.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from interrupted import Subject
 
 pytest_plugins = ["interrupted"]
-pytestmark = pytest.mark.lab
-
 LOCK = "/var/lib/fleetctl/lock.json"
 
 

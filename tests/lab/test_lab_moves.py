@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +10,6 @@ from typing import Any
 
 import pytest
 from moving import BOXES, COPY, FLEETCTL, PATIENCE, PROXY, SPLIT, Moving, eventually
-
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root"),
-]
 
 OLD_ENGINE = """[Unit]
 Description=an engine that somebody set up by hand

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from places import BASE
 
 from fleetctl.errors import BoxError
-from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+from fleetctl.lab.lab import Lab
 from fleetctl.remote import session
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.connection import ConnectionLost, connect
 from fleetctl.spec.fleet import Box, Fleet
-
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root"),
-]
 
 PASSWORD = "lab-password"
 
@@ -28,13 +23,12 @@ PASSWORD = "lab-password"
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     here = tmp_path_factory.mktemp("boxes")
-    base = Path(os.environ.get("FLEETCTL_LAB_BASE", DEFAULT_ROOT / "base"))
     lab = Lab(
         here / "lab",
         bridge="fleetremote0",
         subnet="10.77.3.0/24",
         link_subnet="10.78.3.0/24",
-        base=base if base.is_dir() else here / "base",
+        base=BASE,
     )
     try:
         lab.up(2)

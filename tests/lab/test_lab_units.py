@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from places import BASE
 
 import fleetctl
-from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+from fleetctl.lab.lab import Lab
 from fleetctl.lab.state import Bind
 from fleetctl.render.escape import environment_line, exec_line
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Release
 from fleetctl.spec.fleet import Fleet
-
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root"),
-]
 
 PATIENCE = 60.0  # seconds; only ever spent by a test that fails
 SPLIT, COPY = "fleetctl-split-qwen.service", "fleetctl-replicas-qwen.service"
@@ -31,15 +26,13 @@ SPLIT, COPY = "fleetctl-split-qwen.service", "fleetctl-replicas-qwen.service"
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     here = tmp_path_factory.mktemp("units")
-    named = os.environ.get("FLEETCTL_LAB_BASE")
-    base = Path(named) if named else DEFAULT_ROOT / "base"
     standin = Path(fleetctl.__file__).parent / "lab" / "standin"
     lab = Lab(
         here / "lab",
         bridge="fleetunit0",
         subnet="10.77.43.0/24",
         link_subnet="10.77.44.0/24",
-        base=base if base.is_dir() else here / "base",
+        base=BASE,
     )
     try:
         lab.up(2, binds=[Bind(standin, Path("/opt/standin"))])

@@ -65,6 +65,8 @@ def test_what_render_writes_lints_clean(tmp_path: Path) -> None:
         (b"\x7fELF\0\0", [], "is not text"),
         (b"http {\n", [], "never closed"),
         (b"hello\n", ["--kind", "haproxy"], "no section"),
+        (b"backend e\n    server a b:80\n", ["--kind", "nginx"], "not ended by a ;"),
+        (b"", ["--kind", "nginx"], "no directive"),
     ],
 )
 def test_a_file_that_is_neither_is_status_2(content: bytes | None, words: list[str], said: str, tmp_path: Path) -> None:

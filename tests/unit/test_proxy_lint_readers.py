@@ -112,6 +112,7 @@ server {
         ("http {\n server {\n }\n", "n:1: the block `http` is never closed"),
         ("a {" * 60 + "}" * 60, "blocks inside each other"),
         ("a; {\n}", "n:1: a { without a name"),
+        ("a;\nb c", "n:2: `b …` is not ended"),
     ],
 )
 def test_braces_that_do_not_match_are_told_with_their_line(text: str, said: str) -> None:

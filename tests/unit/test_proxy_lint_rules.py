@@ -141,9 +141,9 @@ backend e
 @pytest.mark.parametrize(
     ("check", "said"),
     [
-        ("", "for up to 6 s, a box that vanished (silence, no refusal) for up to 8 s"),
+        ("", "for up to 6 s, a box that vanished (silence, no refusal) for up to 12 s, one that hangs"),
         ("", "an engine that is back gets nothing for up to 4 s"),
-        ("inter 10s fall 2 rise 1", "for up to 20 s, a box that vanished (silence, no refusal) for up to 30 s"),
+        ("inter 10s fall 2 rise 1", "for up to 20 s, a box that vanished (silence, no refusal) for up to 40 s"),
         ("inter 1s downinter 30s rise 1", "an engine that is back gets nothing for up to 30 s"),
     ],
 )  # fmt: skip
@@ -182,6 +182,17 @@ def test_a_missing_queue_timeout_falls_back_to_connect() -> None:
 def test_a_runtime_socket_is_for_this_machine_only(address: str, severity: Severity | None) -> None:
     text = f"global\n    stats socket {address}\nbackend e\n"
     assert [finding.severity for finding in found(text) if finding.code == "H45"] == ([severity] if severity else [])
+
+
+def test_what_a_file_says_cannot_write_to_the_terminal() -> None:
+    text = (
+        "backend e\n    balance hdr(\x1b[31mred"
+        + "x" * 500
+        + ")\n    server a 192.0.2.1:80\n    server b 192.0.2.2:80\n"
+    )
+    finding = one(text, "H30")
+    assert finding.setting.isprintable()
+    assert len(finding.setting) <= 201
 
 
 def test_the_page_is_current() -> None:

@@ -72,8 +72,6 @@ def test_boxes_with_the_same_host_name_get_different_names() -> None:
 def test_units_that_run_an_engine_today_are_listed_as_superseded_with_their_boxes() -> None:
     old = [{"unit": "old-vllm.service", "active": "active"}]
     watchdog = [*old, {"unit": "vllm-watchdog.timer", "active": "active"}]
-    fleet = parse_fleet(
-        written({"a": survey("a", 1, units=watchdog), "b": survey("b", 2, units=old)}), "fleet.yaml"
-    )
+    fleet = parse_fleet(written({"a": survey("a", 1, units=watchdog), "b": survey("b", 2, units=old)}), "fleet.yaml")
     assert fleet.superseded_on("a") == ["old-vllm.service", "vllm-watchdog.timer"]
     assert fleet.superseded_on("b") == ["old-vllm.service"]

@@ -103,6 +103,12 @@ class Rules(Generic[Config]):
         return register
 
 
+def printable(text: str, most: int) -> str:
+    """Words of a file as they can be shown on a terminal: one line of at most ``most`` characters."""
+    line = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text[:most])
+    return line + ("…" if len(text) > most else "")
+
+
 def apply(rules: Iterable[Rule[Config]], config: Config, assumed: Assumed) -> list[Finding]:
     """Every finding, in the order of the file; the same finding in several places is told once."""
     found: dict[tuple[str, str, str, str], list[tuple[Rule[Config], Seen]]] = {}
@@ -115,9 +121,9 @@ def apply(rules: Iterable[Rule[Config]], config: Config, assumed: Assumed) -> li
         also = sorted({seen.place for _, seen in same} - {first.place})
         where = list(dict.fromkeys(seen.where for _, seen in same))
         severity = first.severity or rule.severity
-        told = (first.setting, first.outage, first.write, rule.why, rule.source)
-        told_where = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
+        told = (printable(first.setting, 200), printable(first.outage, 800), printable(first.write, 400))
+        told_where = printable(", ".join(where[:3]), 200) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
         findings.append(
-            Finding(rule.code, severity, rule.title, first.place, told_where, *told, also=tuple(also))
+            Finding(rule.code, severity, rule.title, first.place, told_where, *told, rule.why, rule.source, tuple(also))
         )
     return sorted(findings, key=lambda finding: (finding.place, finding.code))

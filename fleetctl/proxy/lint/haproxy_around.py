@@ -17,7 +17,8 @@ RULES: Rules[Config] = Rules()
     "H40", Severity.WARNING, "server names that must resolve",
     looks_for="a server given by name with the default `init-addr`, or with `none` and no `resolvers`",
     why="by default a name is looked up once, at the start, and HAProxy does not start when one of them is unknown",
-    source=f"{MANUAL}, `init-addr` (default last,libc); tried with 2.6.12: `could not resolve address`, `Failed to initialize "
+    source=f"{MANUAL}, `init-addr` (default last,libc); tried with 2.6.12: `could not resolve address`, `Failed "
+    "to initialize "
     "server(s) addr.`",
     example="""\
 defaults
@@ -41,7 +42,8 @@ def names(config: Config, _: Assumed) -> Iterator[Seen]:
                 shown, severity = f"init-addr {','.join(ways)} without resolvers", Severity.ERROR
             elif "none" not in ways and not re.search(r"[0-9]$", ways[-1]):
                 outage = (
-                    "with DNS away, a restart or reload of HAProxy fails as a whole: every server is gone because of one name"
+                    "with DNS away, a restart or reload of HAProxy fails as a whole: every server is gone "
+                    "because of one name"
                 )
                 shown, severity = f"a server name with init-addr {','.join(ways)}", Severity.WARNING
             elif not resolvers:
@@ -73,14 +75,18 @@ def state_file(config: Config, _: Assumed) -> Iterator[Seen]:
     for section, _engines in config.used_backends:
         line = section.last("load-server-state-from-file")
         if line is not None and line.value(1) != "none":
-            outage = "after a restart a server may have the address, or the drained state, that it had when the file was written"
+            outage = (
+                "after a restart a server may have the address, or the drained state, that it had when the "
+                "file was written"
+            )
             yield Seen(line.place, section.title, line.text, outage, "load-server-state-from-file none")
 
 
 @RULES.rule(
     "H42", Severity.NOTE, "connections that both sides may close",
     looks_for="connections to engines kept for reuse (no `option http-server-close`), above all `http-reuse always`",
-    why="vLLM closes a connection that was idle for 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE); a request sent into that moment "
+    why="vLLM closes a connection that was idle for 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE); a request sent into that "
+    "moment "
     "is lost, and must not be retried when it may have arrived",
     source=f"{MANUAL}, `http-reuse`, `option http-server-close`; vLLM pull request 18472",
     example="""\
@@ -101,7 +107,7 @@ def reuse(config: Config, _: Assumed) -> Iterator[Seen]:
         line = section.last("http-reuse")
         eager = line is not None and line.value(1) in ("always", "aggressive")
         shown = line.text if line is not None and eager else "no option http-server-close"
-        outage = "now and then a request on an old connection fails with 502 although every engine is well"
+        outage = "now and then a request on an old connection fails although every engine is well"
         place = line.place if line is not None else engines[0].place
         severity = Severity.WARNING if eager else Severity.NOTE
         yield Seen(place, section.title, shown, outage, "option http-server-close", severity)
@@ -110,7 +116,8 @@ def reuse(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "H43", Severity.NOTE, "a connection per request for clients",
     looks_for="`option httpclose`, `option forceclose` or `no option http-keep-alive`",
-    why="closing on the client's side too makes each call of an agent open a new connection (with TLS: two more round trips); "
+    why="closing on the client's side too makes each call of an agent open a new connection (with TLS: two more "
+    "round trips); "
     "it protects nothing that http-server-close does not",
     source=f"{MANUAL}, `option httpclose`",
     example="""\
@@ -136,7 +143,8 @@ def http_close(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "H44", Severity.NOTE, "event streams are compressed",
     looks_for="`compression algo` for every type, or for text/event-stream",
-    why="HAProxy compresses each event by itself: tried with 2.6.12, 60 events arrived one by one and only 6 % smaller, each "
+    why="HAProxy compresses each event by itself: tried with 2.6.12, 60 events arrived one by one and only 6 % "
+    "smaller, each "
     "at the price of a flush",
     source=f"{MANUAL}, `compression`; tried with 2.6.12",
     example="""\
@@ -162,7 +170,8 @@ def compression(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "H45", Severity.ERROR, "anyone may command the proxy",
     looks_for="`stats socket` on a TCP address that is not loopback; `stats admin if TRUE`",
-    why="the runtime API has no password: with level admin whoever reaches it can drain every engine or change addresses",
+    why="the runtime API has no password: with level admin whoever reaches it can drain every engine or change "
+    "addresses",
     source=f"{MANUAL}, `stats socket` (level default operator), `stats admin`",
     example="""\
 global
@@ -182,7 +191,9 @@ def open_admin(config: Config, _: Assumed) -> Iterator[Seen]:
         if not remote or re.match(r"(127\.|localhost|\[?::1)", address):
             continue
         admin = "admin" in line.words
-        outage = f"anyone who reaches {address} " + ("can stop all traffic with one line" if admin else "reads its state")
+        outage = f"anyone who reaches {address} " + (
+            "can stop all traffic with one line" if admin else "reads its state"
+        )
         write = "stats socket /run/haproxy/admin.sock user root mode 600 level admin"
         yield Seen(line.place, "global", line.text, outage, write, None if admin else Severity.WARNING)
     for section in config.of("defaults", "frontend", "listen", "backend"):

@@ -24,7 +24,8 @@ def holds(section: Section) -> bool:
 @RULES.rule(
     "H30", Severity.WARNING, "busy copies get as much as idle ones",
     looks_for="several servers without `balance leastconn` (or `random`), or `stick` tables and cookies",
-    why="requests last from a second to minutes, so taking turns piles long ones up on one copy; by client address one "
+    why="requests last from a second to minutes, so taking turns piles long ones up on one copy; by client "
+    "address one "
     "office or batch job sits on one copy",
     source=f"{MANUAL}, `balance` (default roundrobin)",
     example="""\
@@ -42,11 +43,14 @@ backend engines
 )  # fmt: skip
 def balance(config: Config, _: Assumed) -> Iterator[Seen]:
     effects = {
-        "roundrobin": "the copies take turns whether busy or not: after one comes back, half of all requests still queue "
+        "roundrobin": "the copies take turns whether busy or not: after one comes back, half of all requests "
+        "still queue "
         "behind the long ones of the other",
-        "source": "all clients behind one address use one copy; when a copy leaves or returns most clients move, and lose "
+        "source": "all clients behind one address use one copy; when a copy leaves or returns most clients "
+        "move, and lose "
         "their prefix cache",
-        "first": "the first copy is filled to its maxconn before the second gets anything, and without maxconn takes all",
+        "first": "the first copy is filled to its maxconn before the second gets anything, and without maxconn "
+        "takes all",
     }
     effects["static-rr"] = effects["roundrobin"]
     for section, servers in config.used_backends:
@@ -87,10 +91,11 @@ def unlimited(config: Config, _: Assumed) -> Iterator[Seen]:
         for server in servers:
             if not count(server.params.get("maxconn", "")):
                 outage = (
-                    "with one copy away, all load goes into the other's own queue; when that one dies too, or is restarted, "
+                    "with one copy away, all load goes into the other's own queue; when that one dies too, or "
+                    "is restarted, "
                     "everything waiting in it fails, and a copy that returns gets none of it"
                 )
-                write = f"server {server.name} … maxconn N, N being what the engine runs at once (--max-num-seqs, or the knee)"
+                write = "server NAME … maxconn N, N being what the engine runs at once (--max-num-seqs, or the knee)"
                 yield Seen(server.place, section.title, "server … without maxconn", outage, write)
 
 
@@ -98,7 +103,8 @@ def unlimited(config: Config, _: Assumed) -> Iterator[Seen]:
     "H32", Severity.WARNING, "the queue gives up early",
     looks_for=f"`maxconn` on servers with `timeout queue` below {SHORT_QUEUE_S:g} s or missing",
     why="places get free when a generation ends, so waiting a minute or more is normal while one copy is away",
-    source=f"{MANUAL}, `timeout queue`: unspecified, timeout connect is used; tried with 2.6.12: `timeout connect 1s` and a "
+    source=f"{MANUAL}, `timeout queue`: unspecified, timeout connect is used; tried with 2.6.12: `timeout "
+    "connect 1s` and a "
     "full server answered 503 after 1.0 s",
     example="""\
 defaults
@@ -157,7 +163,8 @@ def abandoned(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "H34", Severity.NOTE, "503 at once while no engine is up",
     looks_for="a backend with nothing that waits while `nbsrv` is 0",
-    why="HAProxy queues for a server that is full, not for one that is down: without a wait of its own a restart of the "
+    why="HAProxy queues for a server that is full, not for one that is down: without a wait of its own a restart "
+    "of the "
     "only copy is an outage for every client",
     source=f"{MANUAL}, `nbsrv`; tried with 2.6.12: 503 after 0.0 s with all servers down",
     example="""\
@@ -179,7 +186,8 @@ def no_hold(config: Config, _: Assumed) -> Iterator[Seen]:
         when = "each restart of the only server" if single else "the minutes in which every server is down"
         outage = f"during {when} each request gets 503 at once, for as long as an engine takes to load"
         write = (
-            "a wait while nbsrv(BACKEND) is 0: a Lua action, as in the configuration that `fleetctl render` writes; at least "
+            "a wait while nbsrv(BACKEND) is 0: a Lua action, as in the configuration that `fleetctl render` "
+            "writes; at least "
             "an errorfile 503 with Retry-After"
         )
         yield Seen(section.place, section.title, "no hold", outage, write)
@@ -188,7 +196,8 @@ def no_hold(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "H35", Severity.WARNING, "few connections",
     looks_for=f"`maxconn` of the process or of a frontend below {FEW_CONNECTIONS}",
-    why="a stream or a request in the queue keeps its connection for minutes; further clients are left in the kernel's "
+    why="a stream or a request in the queue keeps its connection for minutes; further clients are left in the "
+    "kernel's "
     "backlog, where nobody counts them",
     source=f"{MANUAL}, `maxconn`",
     example="""\
@@ -213,7 +222,8 @@ def few_connections(config: Config, _: Assumed) -> Iterator[Seen]:
         limit = count(line.value(1))
         if limit is not None and 0 < limit < FEW_CONNECTIONS:
             outage = (
-                f"client {limit + 1} gets no answer, not even an error, while {limit} streams run or wait: with one engine "
+                f"client {limit + 1} gets no answer, not even an error, while {limit} streams run or wait: with "
+                "one engine "
                 "away the queue fills that quickly"
             )
             yield Seen(line.place, where, line.text, outage, f"maxconn {max(2000, 4 * limit)}")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 from fleetctl.proxy.lint.findings import Place
 
-SECTIONS = frozenset(
-    "global defaults frontend backend listen peers mailers resolvers userlist cache http-errors ring log-forward "
-    "log-profile fcgi-app program crt-store traces acme".split()
-)
+SECTIONS = {
+    "global", "defaults", "frontend", "backend", "listen", "peers", "mailers", "resolvers", "userlist",
+    "cache", "http-errors", "ring", "log-forward", "log-profile", "fcgi-app", "program", "crt-store",
+    "traces", "acme",
+}  # fmt: skip
 _WORD = re.compile(
     r"""(?: \\. | "(?:\\.|[^"\\])*"? | '[^']*'? | [^\s\\"'\#] )+ """,
     re.VERBOSE,
@@ -22,14 +23,20 @@ _WORD = re.compile(
 _PART = re.compile(r"""\\(.) | "((?:\\.|[^"\\])*)"? | '([^']*)'? | ([^\\"']+) | (\\)$""", re.VERBOSE)
 
 # Parameters of a server that stand alone; every other one that rules look at is followed by its value.
-_FLAGS = frozenset("check no-check backup disabled enabled ssl no-ssl check-ssl send-proxy send-proxy-v2".split())
-_VALUED = frozenset(
-    "addr agent-addr agent-inter agent-port agent-send alpn ca-file check-alpn check-proto check-sni cookie crt "
-    "downinter error-limit fall fastinter id init-addr inter max-reuse maxconn maxqueue minconn namespace observe "
-    "on-error on-marked-down on-marked-up pool-low-conn pool-max-conn pool-purge-delay port proto redir "
-    "resolve-net resolve-opts resolve-prefer resolvers rise shard slowstart sni socks4 source tfo track usesrc "
-    "verify verifyhost weight ws".split()
+_FLAGS = frozenset(
+    ["check", "no-check", "backup", "disabled", "enabled", "ssl", "no-ssl", "check-ssl", "send-proxy", "send-proxy-v2"]
 )
+# Checks of servers that are no engines: rules leave their backends alone.
+_OTHER_CHECKS = ("mysql-check", "pgsql-check", "redis-check", "ldap-check", "smtpchk", "spop-check")
+_VALUED = {
+    "addr", "agent-addr", "agent-inter", "agent-port", "agent-send", "alpn", "ca-file", "check-alpn",
+    "check-proto", "check-sni", "cookie", "crt", "downinter", "error-limit", "fall", "fastinter", "id",
+    "init-addr", "inter", "max-reuse", "maxconn", "maxqueue", "minconn", "namespace", "observe",
+    "on-error", "on-marked-down", "on-marked-up", "pool-low-conn", "pool-max-conn", "pool-purge-delay",
+    "port", "proto", "redir", "resolve-net", "resolve-opts", "resolve-prefer", "resolvers", "rise",
+    "shard", "slowstart", "sni", "socks4", "source", "tfo", "track", "usesrc", "verify", "verifyhost",
+    "weight", "ws",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ class Section:
     place: Place
     lines: list[Line] = field(default_factory=list)
     above: Section | None = None
+    _named: dict[str, list[Line]] = field(default_factory=dict, repr=False)
+    _seen: int = 0
 
     @property
     def title(self) -> str:
@@ -64,8 +73,12 @@ class Section:
 
     def all(self, *prefix: str) -> list[Line]:
         """The lines that begin with these words: inherited ones first, then its own."""
+        for line in self.lines[self._seen :]:
+            self._named.setdefault(line.words[0], []).append(line)
+        self._seen = len(self.lines)
         inherited = self.above.all(*prefix) if self.above else []
-        return inherited + [line for line in self.lines if line.words[: len(prefix)] == prefix]
+        own = self._named.get(prefix[0], [])
+        return inherited + [line for line in own if line.words[: len(prefix)] == prefix]
 
     def last(self, *prefix: str) -> Line | None:
         """The line that counts where the last one wins; one that is negated counts as none."""
@@ -127,10 +140,10 @@ class Config:
 
     @property
     def used_backends(self) -> Iterator[tuple[Section, list[Server]]]:
-        """Each backend with the servers that are engines: neither local sockets nor disabled ones."""
+        """Each backend with the servers that may be engines: no local sockets, disabled ones or databases."""
         for section in self.backends:
             engines = [s for s in servers(section) if not s.local and "disabled" not in s.params]
-            if engines:
+            if engines and not (section.mode == "tcp" and any(section.has("option", name) for name in _OTHER_CHECKS)):
                 yield section, engines
 
     def globally(self, *prefix: str) -> list[Line]:

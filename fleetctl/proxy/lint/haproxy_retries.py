@@ -25,7 +25,8 @@ def redispatches(section: Section) -> bool:
     looks_for="several servers without `option redispatch`, or `retries 0`",
     why="a retry stays on the server that was chosen unless redispatch is on, with 1 s between two tries: clients see "
     "a 503 that no engine sent while another copy is idle",
-    source=f"{MANUAL}, `retries`, `option redispatch`; tried with 2.6.12 and `retries 3`: 503 after 3.0 s for every second "
+    source=f"{MANUAL}, `retries`, `option redispatch`; tried with 2.6.12 and `retries 3`: 503 after 3.0 s for "
+    "every second "
     "request; with `option redispatch` 200 at once",
     example="""\
 defaults
@@ -50,8 +51,8 @@ def same_server(config: Config, _: Assumed) -> Iterator[Seen]:
         silent = f"up to {told((tries + 1) * connect)}" if connect is not None else "for ever"
         shown = f"retries {tries} without option redispatch" if tries else "retries 0"
         outage = (
-            f"until a server that died is marked down, each request for it fails with 503: after {told(tries * pause)} "
-            f"when the port refuses, after {silent} when the box is silent"
+            "until a server that died is marked down, each request for it fails with 503: after "
+            f"{told(tries * pause)} when the port refuses, after {silent} when the box is silent"
         )
         yield Seen(place, section.title, shown, outage, "retries 3  +  option redispatch 1  +  retry-on conn-failure")
 
@@ -61,7 +62,8 @@ def same_server(config: Config, _: Assumed) -> Iterator[Seen]:
     looks_for="`retry-on` with more than `conn-failure`",
     why="those failures are seen after the request was sent: the first engine may still be generating, and a request "
     "that crashes an engine is handed to the next one",
-    source=f"{MANUAL}, `retry-on`; tried with 2.6.12: all-retryable-errors, retries 3 and timeout server 1s ran one request "
+    source=f"{MANUAL}, `retry-on`; tried with 2.6.12: all-retryable-errors, retries 3 and timeout server 1s ran "
+    "one request "
     "4 times and answered 504 after 4.0 s",
     example="""\
 defaults
@@ -89,7 +91,8 @@ def twice(config: Config, _: Assumed) -> Iterator[Seen]:
         slow = {"all-retryable-errors", "response-timeout"} & set(again)
         if slow and limit:
             outage = (
-                f"a prompt without a first token after {told(limit)} (timeout server) is sent again, up to {tries} times: "
+                f"a prompt without a first token after {told(limit)} (timeout server) is sent again, up to "
+                f"{tries} times: "
                 f"{tries + 1} engines' worth of work, and a 504 after {told((tries + 1) * limit)}"
             )
         else:
@@ -107,7 +110,8 @@ def _retries_disabled(section: Section) -> bool:
     "H12", Severity.NOTE, "long prompts are never retried",
     looks_for="`retry-on` with more than `conn-failure` and `tune.bufsize` at or near its default",
     why="a request is kept for such a retry only when it fits into one buffer",
-    source=f"{MANUAL}, `retry-on`: requests not fitting in a single buffer will never be retried; `tune.bufsize` 16384",
+    source=f"{MANUAL}, `retry-on`: requests not fitting in a single buffer will never be retried; "
+    "`tune.bufsize` 16384",
     example="""\
 defaults
     mode http

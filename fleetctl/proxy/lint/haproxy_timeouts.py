@@ -19,7 +19,8 @@ _MEASURED = "first tokens measured on one GB10: 50.7 s for 67,414 prompt tokens,
     "H20", Severity.ERROR, "long prompts are cut off",
     looks_for="`timeout server` shorter than the longest wait for a first token, or none",
     why="an engine sends nothing, not even a header, until the first token; timeout server counts that silence",
-    source=f"{MANUAL}, `timeout server`; {_MEASURED}; tried with 2.6.12: 504 at that very second, and a stream that pauses "
+    source=f"{MANUAL}, `timeout server`; {_MEASURED}; tried with 2.6.12: 504 at that very second, and a stream "
+    "that pauses "
     "that long is cut",
     example="""\
 defaults
@@ -42,7 +43,8 @@ def short_server(config: Config, assumed: Assumed) -> Iterator[Seen]:
             yield Seen(place, section.title, "no timeout server", outage, write, Severity.WARNING)
         elif seconds is not None and seconds < assumed.first_token_s:
             outage = (
-                f"prompts of more than {longest_prompt(seconds)} get 504 after {told(seconds)}, with every engine in good "
+                f"prompts of more than {longest_prompt(seconds)} get 504 after {told(seconds)}, with every "
+                "engine in good "
                 f"health; a stream in which the engine pauses {told(seconds)} is cut in the middle"
             )
             yield Seen(line.place, section.title, line.text, outage, write)
@@ -51,8 +53,10 @@ def short_server(config: Config, assumed: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "H21", Severity.NOTE, "slow clients are cut off",
     looks_for="`timeout client` shorter than the longest wait for a first token, or none",
-    why="it counts while the client is expected to send or to read, not while it waits for the engine: with 1 s and an "
-    "engine silent for 4 s the answer still arrived. Set it as long as timeout server so that one number rules streams",
+    why="it counts while the client is expected to send or to read, not while it waits for the engine: with 1 s "
+    "and an "
+    "engine silent for 4 s the answer still arrived. Set it as long as timeout server so that one number rules "
+    "streams",
     source=f"{MANUAL}, `timeout client`; tried with 2.6.12",
     example="""\
 defaults
@@ -69,7 +73,10 @@ backend engines
 """,
 )  # fmt: skip
 def short_client(config: Config, assumed: Assumed) -> Iterator[Seen]:
+    balancing = {section.place for section, _engines in config.used_backends}
     for section in config.of("frontend", "listen"):
+        if section.kind == "listen" and section.place not in balancing:
+            continue
         line = section.last("timeout", "client")
         seconds = haproxy_seconds(line.value(2)) if line else None
         write = f"timeout client {roomy(assumed.first_token_s)}"
@@ -77,14 +84,18 @@ def short_client(config: Config, assumed: Assumed) -> Iterator[Seen]:
             outage = "connections of clients that vanished are kept for ever, each with a place in maxconn"
             yield Seen(section.place, section.title, "no timeout client", outage, write)
         elif seconds is not None and 0 < seconds < assumed.first_token_s:
-            outage = f"a client that reads nothing of its stream for {told(seconds)} (a paused laptop, a debugger) is cut off"
+            outage = (
+                f"a client that reads nothing of its stream for {told(seconds)} (a paused laptop, a debugger) "
+                f"is cut off"
+            )
             yield Seen(line.place, section.title, line.text, outage, write)
 
 
 @RULES.rule(
     "H22", Severity.NOTE, "upgraded connections are cut off",
     looks_for="`timeout tunnel` shorter than the longest wait for a first token",
-    why="it replaces the client's and the server's timeout once a connection is upgraded, as for the realtime API over "
+    why="it replaces the client's and the server's timeout once a connection is upgraded, as for the realtime "
+    "API over "
     "WebSocket; plain streams (SSE) do not use it",
     source=f"{MANUAL}, `timeout tunnel`",
     example="""\

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fleetctl.proxy.lint.findings import Assumed, Rules, Seen, Severity
 from fleetctl.proxy.lint.nginx_reader import Config
 from fleetctl.proxy.lint.nginx_routes import balanced, generating, host_of, is_name, routes, upstreams
-from fleetctl.proxy.lint.quantities import told
+from fleetctl.proxy.lint.quantities import count, told
 
 RULES: Rules[Config] = Rules()
 UPSTREAM = "nginx documentation, ngx_http_upstream_module"
@@ -19,10 +19,12 @@ LONG_CONNECT_S = 5.0
 @RULES.rule(
     "N01", Severity.WARNING, "an engine that is back gets nothing",
     looks_for=f"several servers with `fail_timeout` above {LONG_AWAY_S:g} s (the default is 10 s)",
-    why="nginx only notices a return by trying again after fail_timeout; when all servers are out it answers 502 `no live "
+    why="nginx only notices a return by trying again after fail_timeout; when all servers are out it answers 502 "
+    "`no live "
     "upstreams` without trying any",
-    source=f"{UPSTREAM}, `server` (defaults max_fails=1, fail_timeout=10s); tried with 1.22.1: max_fails=3 fail_timeout=8s, "
-    "both engines back, 502 for 9.0 s more",
+    source=f"{UPSTREAM}, `server` (defaults max_fails=1, fail_timeout=10s); tried with 1.22.1: max_fails=3 "
+    "fail_timeout=8s, "
+    "both engines back, 502 for 9.0 s more; with fail_timeout=2s for 2.4 s",
     example="""\
 upstream engines {
     least_conn;
@@ -41,7 +43,8 @@ def away(config: Config, _: Assumed) -> Iterator[Seen]:
             shown = f"max_fails={peer.max_fails} fail_timeout={told(seconds).replace(' ', '')}{given}"
             failures = "1 failure" if peer.max_fails == 1 else f"{peer.max_fails} failures"
             outage = (
-                f"after {failures} the server gets nothing for {told(seconds)} although it is back; when all are out, up to "
+                f"after {failures} the server gets nothing for {told(seconds)} although it is back; when all "
+                "are out, up to "
                 f"{told(seconds)} of `no live upstreams` (502) after the engines are ready"
             )
             yield Seen(peer.line.place, f"upstream {upstream.name}", shown, outage, "max_fails=1 fail_timeout=2s")
@@ -50,7 +53,8 @@ def away(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "N02", Severity.NOTE, "failures are never counted",
     looks_for="`max_fails=0` with several servers",
-    why="a refused connection moves on at once, so this is harmless for a stopped engine, not for a box that vanished",
+    why="a refused connection moves on at once, so this is harmless for a stopped engine, not for a box that "
+    "vanished",
     source=f"{UPSTREAM}, `server`: zero disables the accounting of attempts",
     example="""\
 upstream engines {
@@ -80,7 +84,8 @@ def never_counted(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "N03", Severity.WARNING, "one server only",
     looks_for="a route to one engine",
-    why="there is nowhere else to go, and nginx does not wait: max_fails and fail_timeout are ignored for a single server",
+    why="there is nowhere else to go, and nginx does not wait: max_fails and fail_timeout are ignored for a "
+    "single server",
     source=f"{UPSTREAM}, `server`; tried with 1.22.1: 502 at once while it is down, 200 at once when it is back",
     example="""\
 upstream engines {
@@ -111,7 +116,8 @@ def single(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "N04", Severity.NOTE, "no active health check",
     looks_for="several servers and no `health_check` or `check` directive",
-    why="nginx without a subscription has no active checks: it learns from clients' requests that an engine is gone, and a "
+    why="nginx without a subscription has no active checks: it learns from clients' requests that an engine is "
+    "gone, and a "
     "hung engine looks like a busy one",
     source=f"{UPSTREAM}: periodic health checks are part of the commercial subscription",
     example="""\
@@ -139,8 +145,13 @@ def no_check(config: Config, _: Assumed) -> Iterator[Seen]:
             "(proxy_read_timeout) and gets 504"
         )
         if fails:
-            outage += f"; {fails} of them put it out for fail_timeout only, then a client tries it again"
-        write = "HAProxy with `option httpchk GET /health`; in nginx something outside that rewrites `server … down` and reloads"
+            outage += (
+                f"; after {fails} of them it is out for fail_timeout, and then tried with a client's request again"
+            )
+        write = (
+            "HAProxy with `option httpchk GET /health`; in nginx something outside that rewrites `server … "
+            "down` and reloads"
+        )
         yield Seen(upstream.block.place, f"upstream {upstream.name}", "passive checks only", outage, write)
 
 
@@ -193,7 +204,8 @@ upstream engines {
 )  # fmt: skip
 def names(config: Config, _: Assumed) -> Iterator[Seen]:
     outage = (
-        "with DNS away nginx does not start (`host not found in upstream`) and serves nothing at all; a box that gets another "
+        "with DNS away nginx does not start (`host not found in upstream`) and serves nothing at all; a box "
+        "that gets another "
         "address is not found until the next reload"
     )
     write = "the address; or from 1.27.3 `server NAME resolve;` with `zone` and `resolver`"
@@ -210,7 +222,8 @@ def names(config: Config, _: Assumed) -> Iterator[Seen]:
 @RULES.rule(
     "N07", Severity.NOTE, "an engine that waits for the others to die",
     looks_for="a `backup` server",
-    why="a backup server gets traffic only while no other is available: a copy that could carry half of it stands idle",
+    why="a backup server gets traffic only while no other is available: a copy that could carry half of it "
+    "stands idle",
     source=f"{UPSTREAM}, `server … backup`",
     example="""\
 upstream engines {
@@ -233,7 +246,8 @@ def backup(config: Config, _: Assumed) -> Iterator[Seen]:
     "N08", Severity.WARNING, "a full server is an error",
     looks_for="`max_conns` on a server",
     why="nginx has no queue without a subscription: at the limit a request is refused, not made to wait",
-    source=f"{UPSTREAM}, `max_conns`, `queue` (commercial); tried with 1.22.1: the second request to max_conns=1 got 502 at once",
+    source=f"{UPSTREAM}, `max_conns`, `queue` (commercial); tried with 1.22.1: the second request to "
+    "max_conns=1 got 502 at once",
     example="""\
 upstream engines {
     least_conn;
@@ -244,7 +258,7 @@ upstream engines {
 )  # fmt: skip
 def max_conns(config: Config, _: Assumed) -> Iterator[Seen]:
     for upstream in upstreams(config).values():
-        limits = [int(p.params["max_conns"]) for p in upstream.peers if p.params.get("max_conns", "")[:9].isdecimal()]
+        limits = [limit for p in upstream.peers if (limit := count(p.params.get("max_conns", "")))]
         room = sum(limits)
         if not room or len(limits) < len(upstream.peers):
             continue

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fleetctl.errors import SpecError
 from fleetctl.proxy.lint.findings import Place
@@ -13,6 +14,8 @@ from fleetctl.proxy.lint.nginx_words import Word, words_of
 DEEPEST = 40  # blocks in blocks, and includes in includes
 MOST_FILES = 300
 MOST_BYTES = 4 * 1024**2
+# How `nginx -T` begins each file that it prints.
+_DUMPED = re.compile(r"^# configuration file (\S+):$", re.MULTILINE)
 
 
 @dataclass
@@ -25,6 +28,8 @@ class Directive:
     parent: Directive | None = None
     inner: list[Directive] = field(default_factory=list)
     block: bool = False
+    _named: dict[str, list[Directive]] = field(default_factory=dict, repr=False)
+    _seen: int = 0
 
     @property
     def text(self) -> str:
@@ -34,7 +39,11 @@ class Directive:
         return self.args[index] if index < len(self.args) else default
 
     def own(self, name: str) -> list[Directive]:
-        return [directive for directive in self.inner if directive.name == name]
+        """The directives of this name directly inside, looked up in an index that grows with ``inner``."""
+        for directive in self.inner[self._seen :]:
+            self._named.setdefault(directive.name, []).append(directive)
+        self._seen = len(self.inner)
+        return self._named.get(name, [])
 
     def walk(self) -> Iterator[Directive]:
         """Every directive inside, in the order of the file."""
@@ -84,6 +93,7 @@ class _Reader:
         self.folder = folder
         self.config = Config(file, Directive("", (), Place(file, 1), block=True))
         self.files = 0
+        self.dumped: dict[str, str] = {}
 
     def read(self, file: str, text: str, into: Directive, depth: int, includes: int) -> None:
         """Append the directives of ``text`` to ``into``."""
@@ -112,23 +122,34 @@ class _Reader:
             elif word.text == "{":
                 raise SpecError(f"{place}: a {{ without a name before it")
             pending = []
+        if pending:
+            raise SpecError(f"{file}:{pending[0].line}: `{pending[0].text[:80]} …` is not ended by a ;")
         if level is not into:
             raise SpecError(f"{level.place}: the block `{level.text[:80]}` is never closed")
 
     def include(self, directive: Directive, level: Directive, depth: int, includes: int) -> None:
         pattern = directive.arg(0)
         try:
-            paths = self.matching(pattern)
-            if includes >= DEEPEST or self.files + len(paths) > MOST_FILES:
-                raise OSError("too many includes, or a file that includes itself")
-            texts = [(path, self.text(path)) for path in paths]
+            texts = self.in_dump(pattern) if self.dumped else [(str(p), self.text(p)) for p in self.matching(pattern)]
+            if includes >= DEEPEST or self.files + len(texts) > MOST_FILES:
+                raise ValueError("too many includes, or a file that includes itself")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.config.not_read.append(NotRead(directive.place, pattern, reason))
             return
         for path, text in texts:
             self.files += 1
-            self.read(str(path), text, level, depth, includes + 1)
+            self.read(path, text, level, depth, includes + 1)
+
+    def in_dump(self, pattern: str) -> list[tuple[str, str]]:
+        """The files of `nginx -T` that an include names."""
+        if not pattern:
+            raise ValueError("not the name of a file")
+        full = str(PurePosixPath(next(iter(self.dumped))).parent / pattern)
+        found = [(path, text) for path, text in self.dumped.items() if PurePosixPath(path).match(full)]
+        if not found and not any(mark in pattern for mark in "*?["):
+            raise ValueError("not in what `nginx -T` printed")
+        return found
 
     def matching(self, pattern: str) -> list[Path]:
         """The files that an include names, looked for in the folder of the configuration and nowhere else."""
@@ -157,10 +178,14 @@ class _Reader:
 
 
 def read(file: str, text: str, folder: Path | None = None) -> Config:
-    """Read a configuration; ``folder`` is where its includes are looked for.
+    """Read a configuration, or what ``nginx -T`` prints; ``folder`` is where its includes are looked for.
 
     Raises SpecError with file and line where braces do not match.
     """
     reader = _Reader(file, folder)
+    parts = _DUMPED.split(text)
+    if len(parts) > 1:
+        reader.dumped = {path: part.removeprefix("\n") for path, part in zip(parts[1::2], parts[2::2], strict=True)}
+        file, text = next(iter(reader.dumped.items()))
     reader.read(file, text, reader.config.root, 0, 0)
     return reader.config

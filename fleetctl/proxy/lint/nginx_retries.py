@@ -35,8 +35,10 @@ def several(config: Config) -> Iterator[Route]:
 @RULES.rule(
     "N10", Severity.ERROR, "a generation may run twice",
     looks_for="`proxy_next_upstream … non_idempotent`",
-    why="with it a POST that an engine already has is sent to the next one too; without it only what was never sent moves on",
-    source=f"{PROXY}, `proxy_next_upstream`; tried with 1.22.1 and proxy_read_timeout 1s: one request ran on both engines and got "
+    why="with it a POST that an engine already has is sent to the next one too; without it only what was never "
+    "sent moves on",
+    source=f"{PROXY}, `proxy_next_upstream`; tried with 1.22.1 and proxy_read_timeout 1s: one request ran on "
+    "both engines and got "
     "504 after 2.0 s",
     example=_PAIR
     + """\
@@ -60,8 +62,10 @@ def twice(config: Config, _: Assumed) -> Iterator[Seen]:
         tries = min(tries, copies) if tries else copies
         if "timeout" in when:
             outage = (
-                f"a prompt without a first token after {told(limit)} (proxy_read_timeout) is sent to the next engine as well, "
-                f"up to {tries} in all, while the first goes on generating; the client gets 504 after {told(tries * limit)}"
+                f"a prompt without a first token after {told(limit)} (proxy_read_timeout) is sent to the next "
+                "engine as well, "
+                f"up to {tries} in all, while the first goes on generating; the client gets 504 after "
+                f"{told(tries * limit)}"
             )
         else:
             outage = f"a request on which an engine dies is run again on the next, up to {tries} in all"
@@ -89,8 +93,9 @@ server {
 def no_second_try(config: Config, _: Assumed) -> Iterator[Seen]:
     for route in several(config):
         fails = max((peer.max_fails for peer in route.upstream.peers), default=1) if route.upstream else 1
-        how_long = f"the first {fails} requests after each fail_timeout" if fails else "every request"
-        outage = f"while one engine is stopped, {how_long} for it end with 502 though another engine is idle"
+        each = "the first request" if fails == 1 else f"the first {fails} requests"
+        how_long = f"{each} after every fail_timeout" if fails else "every request"
+        outage = f"while one engine is stopped, {how_long} for it: 502, though another engine is idle"
         if count(route.value("proxy_next_upstream_tries", "0")) == 1:
             place, shown = route.place("proxy_next_upstream_tries"), "proxy_next_upstream_tries 1"
         elif "off" in cases(route) or "error" not in cases(route):
@@ -132,7 +137,8 @@ def no_time(config: Config, _: Assumed) -> Iterator[Seen]:
     looks_for="`http_500`, `http_502`, `http_503` or `http_504` in `proxy_next_upstream` without `non_idempotent`",
     why="they do nothing for POST: the answer goes to the client and is not counted as a failure either. With "
     "non_idempotent they would, and generations could run twice",
-    source=f"{PROXY}, `proxy_next_upstream`; tried with 1.22.1: with http_500 and one engine that answers 500, every second POST "
+    source=f"{PROXY}, `proxy_next_upstream`; tried with 1.22.1: with http_500 and one engine that answers 500, "
+    "every second POST "
     "got 500 and the engine stayed in; GET went on to the other",
     example=_PAIR
     + """\
@@ -160,7 +166,8 @@ def not_counted(config: Config, _: Assumed) -> Iterator[Seen]:
     "N14", Severity.WARNING, "a request that began cannot move",
     looks_for="`proxy_request_buffering off` with several servers",
     why="then the body is passed on as it comes and nothing is kept to send again",
-    source=f"{PROXY}, `proxy_request_buffering`: when disabled, a request cannot go to the next server once its body was begun",
+    source=f"{PROXY}, `proxy_request_buffering`: when disabled, a request cannot go to the next server once its "
+    "body was begun",
     example=_PAIR
     + """\
 server {
@@ -174,7 +181,9 @@ server {
 def unbuffered_request(config: Config, _: Assumed) -> Iterator[Seen]:
     for route in several(config):
         if route.value("proxy_request_buffering", "on") == "off":
-            outage = "a request whose engine goes away while it is being sent ends with 502 though another engine is idle"
+            outage = (
+                "a request whose engine goes away while it is being sent ends with 502 though another engine is idle"
+            )
             shown = route.shown("proxy_request_buffering", "on")
             place = route.place("proxy_request_buffering")
             yield Seen(place, route.where, shown, outage, "proxy_request_buffering on")
@@ -182,8 +191,10 @@ def unbuffered_request(config: Config, _: Assumed) -> Iterator[Seen]:
 
 @RULES.rule(
     "N15", Severity.WARNING, "old connections fail",
-    looks_for="`keepalive` in an upstream whose `keepalive_timeout` (60 s by default) is longer than the engine's 5 s",
-    why="vLLM closes a connection that was idle for 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE); a POST sent into that moment is lost, and "
+    looks_for="`keepalive` in an upstream whose `keepalive_timeout` (60 s by default) is longer than the "
+    "engine's 5 s",
+    why="vLLM closes a connection that was idle for 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE); a POST sent into that "
+    "moment is lost, and "
     "is not passed on because it may have arrived",
     source=f"{UPSTREAM}, `keepalive_timeout`; vLLM pull request 18472",
     example="""\
@@ -212,7 +223,10 @@ def stale_connections(config: Config, _: Assumed) -> Iterator[Seen]:
         seconds = nginx_seconds(timeouts[-1].arg(0)) if timeouts else None
         seconds = 60.0 if seconds is None else seconds
         if seconds >= 5.0:
-            outage = f"now and then 502 although every engine is well: connections idle for 5 to {told(seconds)} are closed already"
+            outage = (
+                f"now and then 502 although every engine is well: connections idle for 5 to {told(seconds)} "
+                f"are closed already"
+            )
             shown = timeouts[-1].text if timeouts else "keepalive_timeout 60s (the default)"
             write = "keepalive_timeout 4s; in the upstream (or VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75 on the engines)"
             yield Seen(kept[-1].place, f"upstream {block.arg(0)}", shown, outage, write)

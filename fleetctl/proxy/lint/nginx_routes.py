@@ -104,10 +104,10 @@ class Route:
         setting = self.at.setting(name)
         return setting.place if setting else self.proxy_pass.place
 
-    def shown(self, name: str, default: str) -> str:
+    def shown(self, name: str, default: str, because: str = "the default") -> str:
         """The setting as it stands, or that nginx's default applies."""
         setting = self.at.setting(name)
-        return setting.text if setting else f"{name} {default} (the default)"
+        return setting.text if setting else f"{name} {default} ({because})"
 
 
 def host_of(address: str) -> str:

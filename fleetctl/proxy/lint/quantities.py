@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 _HAPROXY_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NGINX_UNITS = {
@@ -53,7 +54,7 @@ def told(seconds: float) -> str:
 def longest_prompt(seconds: float) -> str:
     """How many prompt tokens have their first token after ``seconds``, between the measured points."""
     points = FIRST_TOKENS
-    for (tokens, at), (more, later) in zip(points, points[1:], strict=False):
+    for (tokens, at), (more, later) in pairwise(points):
         if seconds <= later:
             reached = tokens + (seconds - at) / (later - at) * (more - tokens)
             return f"about {round(reached, -3 if reached >= 10_000 else -2):,.0f} tokens"

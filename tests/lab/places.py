@@ -1,0 +1,14 @@
+"""Where the labs of the tests lie, so that those of several test processes do not meet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+BASE = Path(os.environ.get("FLEETCTL_LAB_BASE") or "/var/cache/fleetctl-lab/base")
+"""The base system of all labs of the tests: built once (half a minute), locked meanwhile, and kept between runs."""
+
+
+def worker() -> int:
+    """Number of this test process: 0 where there is only one."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
