@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BoxConnection", "ConnectionLost", "OpFailed", "Ran", "connect"]
 
+Call = Callable[[str, dict[str, Any], float | None], Any]
+"""An op, its arguments, and the seconds to wait for its answer; returns the result."""
+
 ANSWER_MARGIN = 30.0  # seconds beyond a command's own time limit before its answer is given up
 
 
@@ -104,16 +107,24 @@ class BoxConnection:
         """
         self._session.cancel(ops)
 
-    def reconnect(self) -> None:
+    def reconnect(self, first: Callable[[Call], None] = lambda call: None) -> None:
         """Replace a lost connection with a new one and a new program. Raises BoxError; can be tried again then.
 
         Nothing happens while the connection is good: of several threads that lost it, the first renews it for all.
+        ``first`` calls ops on the new program (as :meth:`call_with`) before any other thread can; what it raises ends
+        the new connection.
         """
         with self._renewing:
             if not self._session.lost:
                 return
             self._session.close()
-            self._link, self._session = self._open()
+            link, session = self._open()
+            try:
+                first(lambda op, args, timeout: session.call(op, args, timeout, None))
+            except BaseException:
+                session.close()
+                raise
+            self._link, self._session = link, session
 
     def close(self) -> None:
         """End the program on the box and the connection."""

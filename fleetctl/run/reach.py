@@ -7,7 +7,7 @@ import time
 
 from fleetctl.errors import BoxError, LockedError
 from fleetctl.remote.boxes import Boxes
-from fleetctl.remote.connection import BoxConnection
+from fleetctl.remote.connection import BoxConnection, Call
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.run.control import Control
 
@@ -28,10 +28,7 @@ class Reach:
     def claim_all(self, instead_of: str) -> None:
         """Make the connected programs the ones that act on their boxes. Raises LockedError when one is another's."""
 
-        def claim(box: BoxConnection) -> str:
-            return self._claim(box, instead_of=instead_of)
-
-        self.boots = self.boxes.each(claim)
+        self.boxes.each(lambda box: self._claim(box.name, _caller(box), instead_of=instead_of))
 
     def back(self, name: str, limit: float) -> None:
         """Reach a box again within so many seconds, whichever threads ask for it at once.
@@ -44,13 +41,11 @@ class Reach:
         with self._one_at_a_time[name]:
             while True:
                 try:
-                    self.boots[name] = self._claim(box, again=True)  # it works when another thread was here before
+                    # Claimed before any other thread can use it: what a program does that has not claimed its box is
+                    # refused. A connection that is good already was renewed by another thread.
+                    box.reconnect(lambda call: self._claim(name, call, again=True))
+                    self._claim(name, _caller(box), again=True)
                     return
-                except ConnectionLost:
-                    pass
-                try:
-                    box.reconnect()
-                    continue
                 except BoxError:
                     if time.monotonic() > deadline or self._control.leave.is_set():
                         raise
@@ -63,23 +58,25 @@ class Reach:
         self._control.abandon(failure.reason)
         return lost(failure.reason)
 
-    def _claim(self, box: BoxConnection, *, instead_of: str = "", again: bool = False) -> str:
+    def _claim(self, name: str, call: Call, *, instead_of: str = "", again: bool = False) -> None:
         try:
-            told = box.call_with(
-                "claim", {**self._holder, "instead_of": instead_of, "again": again}, timeout=CLAIM_LIMIT
-            )
+            told = call("claim", {**self._holder, "instead_of": instead_of, "again": again}, CLAIM_LIMIT)
         except OpFailed as failure:
             if again and failure.kind == "Timeout":
-                raise ConnectionLost(box.name, failure.reason) from failure
+                raise ConnectionLost(name, failure.reason) from failure
             if failure.kind != "NotHolderError":
                 raise
             if again:
                 self._control.abandon(failure.reason)
                 raise lost(failure.reason) from failure
             raise LockedError(
-                f"{box.name}: {failure.reason}", hint="is there another fleet.yaml with this box in it?"
+                f"{name}: {failure.reason}", hint="is there another fleet.yaml with this box in it?"
             ) from failure
-        return str(told["boot"])
+        self.boots[name] = str(told["boot"])
+
+
+def _caller(box: BoxConnection) -> Call:
+    return lambda op, args, timeout: box.call_with(op, args, timeout=timeout)
 
 
 def lost(reason: str) -> LockedError:
