@@ -9,6 +9,7 @@ from typing import Any, Dict, List
 
 from fleetctl.onbox import haproxy, journal, lock, state, waits
 from fleetctl.onbox import units as unit_states
+from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.ports import port_owners
 
@@ -82,20 +83,6 @@ def _small_text(path: str) -> str:
             return source.read().decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def boot_of() -> str:
-    """Changes with every boot: the kernel's boot id, and when PID 1 began (boxes that share a kernel share the id)."""
-    with open("/proc/sys/kernel/random/boot_id") as source:
-        boot = source.read().strip()
-    with open("/proc/1/stat") as source:
-        return "%s-%s" % (boot, source.read().rsplit(")", 1)[1].split()[19])
-
-
-@op("boot")
-def boot(call: Call) -> str:
-    """Which boot this box is in."""
-    return boot_of()
 
 
 @op("facts")

@@ -13,6 +13,7 @@ import signal
 import time
 from typing import Any, Dict, Iterator, List, Optional, TextIO
 
+from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.state import VAR, private_folder, write_json
 
@@ -120,8 +121,6 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
     same holder (whose connection broke) or for ``instead_of`` (whose lock was taken over). With ``again`` nobody else
     may have had the box meanwhile. Raises NotHolderError.
     """
-    from fleetctl.onbox.facts import boot_of
-
     stream = open(CLAIM, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the program lives
     begin = time.monotonic()
     while not (_claimed or _try(stream, fcntl.LOCK_EX)):
