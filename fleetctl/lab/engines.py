@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 
 from fleetctl.lab.lab import DEFAULT_ROOT, Lab
 from fleetctl.lab.requirements import Say
-from fleetctl.lab.state import Bind, LabBox
+from fleetctl.lab.state import Bind, LabBox, write_whole
 from fleetctl.resources import root_text
 
 EngineKind = Literal["standin", "vllm"]
@@ -49,8 +49,19 @@ def bring_up(
         model = make_tiny_model(model_folder(folder), venv / "bin" / "python", say)
         binds += [Bind(venv, venv), Bind(model, model)]
     made = lab.up(boxes, say, binds=binds)
-    lab.fleet_file.write_text(fleet_text(lab, made, engine, speed=speed, engines=folder))
+    _write_fleet_file(lab, fleet_text(lab, made, engine, speed=speed, engines=folder), say)
     return made
+
+
+def _write_fleet_file(lab: Lab, text: str, say: Say) -> None:
+    """Write the lab's fleet.yaml, unless somebody has edited the one that is there."""
+    written = lab.root / ".fleet.yaml.written"
+    there = lab.fleet_file.read_text() if lab.fleet_file.exists() else None
+    if there is not None and written.exists() and there != written.read_text():
+        say(f"{lab.fleet_file} was edited and is left as it is; remove it and repeat to get a new one")
+        return
+    write_whole(lab.fleet_file, text)
+    write_whole(written, text)
 
 
 def vllm_folder(engines: Path) -> Path:

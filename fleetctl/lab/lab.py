@@ -54,7 +54,7 @@ class BoxStatus:
 
 
 class Lab:
-    """A lab in ``root``. A second one beside it needs a ``bridge`` and subnets of its own.
+    """A lab in ``root``. Without a ``bridge`` it has the one it was made with, or the next that is free.
 
     ``base`` is the folder of the cached base systems; outside ``root`` it survives ``down``.
     ``packages`` are the Debian packages in the boxes; another list makes another base system.
@@ -64,9 +64,9 @@ class Lab:
         self,
         root: Path = DEFAULT_ROOT,
         *,
-        bridge: str = "fleetlab0",
-        subnet: str = "10.77.0.0/24",
-        link_subnet: str = "10.78.0.0/24",
+        bridge: str | None = None,
+        subnet: str | None = None,
+        link_subnet: str | None = None,
         base: Path | None = None,
         packages: Sequence[str] = rootfs.PACKAGES,
     ) -> None:
@@ -75,7 +75,13 @@ class Lab:
             raise LabError(f"{self.root} cannot hold a lab: overlay mounts take no ':', ',', '\\' or space in a path")
         self.base = (base or self.root / "base").absolute()
         self.packages = tuple(packages)
-        self.bridge = Bridge(bridge, IPv4Network(subnet), IPv4Network(link_subnet), str(self.root))
+        usual = state.load_network(self._state_file) or state.free_network()
+        self.bridge = Bridge(
+            bridge or usual.bridge,
+            IPv4Network(subnet or usual.subnet),
+            IPv4Network(link_subnet or usual.link_subnet),
+            str(self.root),
+        )
 
     @property
     def fleet_file(self) -> Path:

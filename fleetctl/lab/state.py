@@ -83,6 +83,31 @@ def load(path: Path) -> LabState | None:
     return LabState(boxes, binds)
 
 
+@dataclass(frozen=True)
+class Network:
+    """Bridge and subnets of a lab."""
+
+    bridge: str
+    subnet: str
+    link_subnet: str
+
+
+def load_network(path: Path) -> Network | None:
+    """The network of the lab whose state is in ``path``; None when there is no such lab (or it cannot be read)."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+        return Network(document["bridge"], document["subnet"], document["link_subnet"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def free_network() -> Network:
+    """The first network of this kind whose bridge is not there yet: labs in other folders have theirs."""
+    taken = {path.name for path in Path("/sys/class/net").iterdir()}
+    number = next(number for number in range(200) if f"fleetlab{number}" not in taken)
+    return Network(f"fleetlab{number}", f"10.77.{number}.0/24", f"10.78.{number}.0/24")
+
+
 def checked_binds(binds: Sequence[Bind]) -> tuple[Bind, ...]:
     """The same binds with absolute paths; LabError for a source that is not there."""
     result = []
