@@ -29,8 +29,10 @@ from fleetctl.run.planning import (
     Look,
     Subject,
     look,
+    new_move_name,
     plan_cutover,
     plan_rollback,
+    refuse_changed,
     refuse_unfinished,
     unfinished,
     wanted_release,
@@ -95,7 +97,9 @@ class Mover:
             ) from error
         with self._locked() as seen:
             refuse_unfinished(seen.observed)
-            self._execute(plan)
+            refuse_changed(self._subject, plan)
+            # A move of its own, also when the same plan was carried out and undone before.
+            self._execute(plan.model_copy(update={"move": new_move_name()}))
 
     @contextmanager
     def _locked(self, *releases: Release) -> Iterator[Look]:

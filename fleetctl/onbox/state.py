@@ -207,6 +207,14 @@ def uninstall(call: Call, move: str, paths: List[str]) -> Dict[str, Any]:
     return {"restored": restored}
 
 
+@op("move_close")
+def move_close(call: Call, move: str) -> Dict[str, Any]:
+    """Remove what was kept to undo a move: after its end nothing needs it, and old files may have secrets in them."""
+    for kept in (_prior_folder(move), "%s/%s/transition" % (MOVES, move)):
+        shutil.rmtree(kept, ignore_errors=True)
+    return {}
+
+
 @op("installed")
 def installed(call: Call, folder: str, paths: List[str], absent: List[str]) -> Dict[str, Any]:
     """Which live files differ from those under a folder, and which that should be gone are there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -78,6 +79,7 @@ class Execution:
             ) from cause
         end = {"result": "done", **measures(self.plan, self.history.results)}
         self._append("end", **end)
+        self._close()
         self._tell("move", "done", **end)
         return end
 
@@ -210,7 +212,14 @@ class Execution:
             self._tell("move", "stuck", why=told)
             raise MoveStuckError(f"{why}\nand these could not be undone:\n{told}", hint=HOW_TO_GO_ON)
         self._append("end", result="undone", why=why)
+        self._close()
         self._tell("move", "undone", why=why)
+
+    def _close(self) -> None:
+        """The move is over: what the boxes kept to undo it goes. A box that is away keeps it until it is pruned."""
+        for box in self._reach.boxes.values():
+            with contextlib.suppress(BoxError):
+                box.call("move_close", move=self.plan.move, timeout=30)
 
     def _backward(self, name: str) -> None:
         step = self._steps[name]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetctl.errors import FleetError, RefusedError, UnfinishedError
+from fleetctl.errors import FleetError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
 from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
 from fleetctl.plan.build import build_plan
@@ -160,6 +160,23 @@ def plan_rollback(subject: Subject, seen: Look, playbook: Playbook, to: int | No
         generation=number,
         previous=previous,
     )
+
+
+def refuse_changed(subject: Subject, plan: Plan) -> None:
+    """Raises RefusedError when a box is no longer as a saved plan saw it, and SpecError for a plan of other boxes."""
+    unknown = sorted(set(plan.boxes) - set(subject.boxes))
+    if unknown or plan.fleet != subject.fleet.fleet:
+        raise SpecError(
+            f"the plan is for fleet {plan.fleet} with the boxes {', '.join(plan.boxes)}",
+            hint="name the fleet.yaml that it was made with: --fleet FILE",
+        )
+    now = gather(subject.boxes, {**questions(subject.fleet), **plan.questions})
+    changed = [box for box in plan.boxes if now[box].digest() != plan.observed[box]]
+    if changed:
+        raise RefusedError(
+            f"{', '.join(changed)} changed since the plan was made; nothing was changed now",
+            hint="make the plan again and look at it",
+        )
 
 
 def refuse_unfinished(observed: Observed) -> None:
