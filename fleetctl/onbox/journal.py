@@ -10,6 +10,8 @@ from fleetctl.onbox.lock import require_claim
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.state import MOVES, private_folder, read_json, write_json
 
+TAIL = 256 * 1024  # bytes at the end of a journal in which a record that is sent again can be
+
 
 @op("journal_open")
 def journal_open(call: Call, move: str, plan: Dict[str, Any], meta: Dict[str, Any]) -> Dict[str, Any]:
@@ -27,17 +29,21 @@ def journal_open(call: Call, move: str, plan: Dict[str, Any], meta: Dict[str, An
 
 @op("journal_append")
 def journal_append(call: Call, move: str, record: Dict[str, Any]) -> Dict[str, Any]:
-    """Append one record and have it on disk before answering."""
+    """Append one record and have it on disk before answering.
+
+    A record that is there already is not written again: a client whose connection broke does not know that it was.
+    """
     require_claim()
     line = json.dumps(record, sort_keys=True).encode() + b"\n"
     path = "%s/%s/journal.jsonl" % (MOVES, move)
     try:
         with open(path, "ab+") as journal:
-            size = journal.seek(0, os.SEEK_END)
-            if size:
-                journal.seek(size - 1)
-                if journal.read(1) != b"\n":
-                    line = b"\n" + line  # the last line was cut off with the box: it must not swallow this one
+            journal.seek(max(0, journal.seek(0, os.SEEK_END) - TAIL))
+            tail = journal.read()
+            if line in tail.splitlines(keepends=True):
+                return {}
+            if tail and not tail.endswith(b"\n"):
+                line = b"\n" + line  # the last line was cut off with the box: it must not swallow this one
             journal.write(line)
             journal.flush()
             os.fsync(journal.fileno())

@@ -163,11 +163,12 @@ class Execution:
         if self._control.leave.is_set():
             raise MoveStuckError(f"the move was left as it is: {self._control.reason}", hint=HOW_TO_GO_ON)
 
-    def _append(self, kind: str, **record: Any) -> None:
-        """Write to the journal; where the connection broke the record may be there twice, which says the same."""
+    def _append(self, kind: str, **what: Any) -> None:
+        """Write to the journal, over a new connection where the old one broke."""
+        record = self._journal.record(kind, **what)
         for _ in range(ATTEMPTS):
             try:
-                self._journal.append(kind, **record)
+                self._journal.append(record)
                 return
             except ConnectionLost as gone:
                 self._reach.back(gone.box, self._patience)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import secrets
 import socket
 import threading
 import time
@@ -95,12 +96,14 @@ class Journal:
         }
         self._lead.call("journal_open", move=plan.move, plan=plan.model_dump(mode="json"), meta=meta)
 
-    def append(self, kind: str, **record: Any) -> None:
-        """Add one record."""
+    def record(self, kind: str, **what: Any) -> Record:
+        """A record that is like no other, so that one which is written again can be told from a second one."""
+        return {"type": kind, "at": round(time.time(), 3), "id": secrets.token_hex(4), **what}
+
+    def append(self, record: Record) -> None:
+        """Write a record; writing it again changes nothing."""
         with self._lock:
-            self._lead.call(
-                "journal_append", move=self.plan.move, record={"type": kind, "at": round(time.time(), 3), **record}
-            )
+            self._lead.call("journal_append", move=self.plan.move, record=record)
 
     @property
     def _lead(self) -> Any:
