@@ -1,8 +1,8 @@
 -- Holds requests while their backend has no usable server.
 --
---   http-request lua.hold SECONDS     waits; sets txn.hold to "over", "handed" or "expired", and txn.held to the
+--   http-request lua.hold SECONDS SILENCE     waits; sets txn.hold to "over", "handed" or "expired", and txn.held to the
 --                                     milliseconds waited. HAProxy breaks it off when the client leaves: then txn.hold
---                                     is not set.
+--                                     is not set. A request with txn.stream waits SILENCE seconds; then it is "aloud".
 --   lua.usable(BACKEND)               number of usable servers, without the one that leads back to the wait
 --
 -- A server is usable when it is up, ready and not draining: HAProxy's own count of active servers. After a reload only
@@ -10,7 +10,7 @@
 
 local POLL = 20 -- milliseconds between two looks
 
-local last = {} -- backend -> {time of the last look in milliseconds, usable servers}
+local last = {} -- backend -> {time of the last look in milliseconds, what was seen}
 
 local function milliseconds()
     local now = core.now()
@@ -26,17 +26,17 @@ local function replaced()
     return core.frontends.fleetctl_clients:get_stats().status == "STOP"
 end
 
--- All requests that wait for a backend share one look.
-local function usable_lately(name)
+-- What ends a wait: "handed", "over", or nil. All requests that wait for a backend share one look. Global: aloud.lua too.
+function wait_is(name)
     local now, look = milliseconds(), last[name]
     if look == nil or now - look[1] >= POLL or now < look[1] then
-        look = { now, usable(name) }
+        look = { now, replaced() and "handed" or usable(name) > 0 and "over" or nil }
         last[name] = look
     end
     return look[2]
 end
 
-core.register_action("hold", { "http-req" }, function(txn, seconds)
+core.register_action("hold", { "http-req" }, function(txn, seconds, silence)
     local name = txn.f:be_name()
     local outcome = "over"
     if replaced() then
@@ -44,19 +44,22 @@ core.register_action("hold", { "http-req" }, function(txn, seconds)
     elseif usable(name) == 0 then
         local start = milliseconds()
         local deadline = start + tonumber(seconds) * 1000
+        local patience = txn:get_var("txn.stream") and start + tonumber(silence) * 1000 or deadline
         outcome = nil
         repeat
             if milliseconds() >= deadline then
                 outcome = "expired"
+            elseif milliseconds() >= patience then
+                outcome = "aloud"
             else
                 core.msleep(POLL)
-                outcome = replaced() and "handed" or usable_lately(name) > 0 and "over" or nil
+                outcome = wait_is(name)
             end
         until outcome
         txn:set_var("txn.held", milliseconds() - start)
     end
     txn:set_var("txn.hold", outcome)
-end, 1)
+end, 2)
 
 core.register_fetches("usable", function(_, name)
     return usable(name)

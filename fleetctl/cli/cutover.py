@@ -37,7 +37,9 @@ def cutover(
     from fleetctl.cli.session import load_playbook, open_fleet
     from fleetctl.errors import SpecError
 
-    if (to is None) == (plan is None):
+    if to is not None and plan is not None:
+        raise SpecError("either --to LAYOUT or --plan FILE, not both: a plan says where it goes")
+    if to is None and plan is None:
         raise SpecError("say where to: --to LAYOUT, or --plan FILE for a saved plan")
     book = load_playbook(playbook, "cutover")
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:

@@ -38,6 +38,7 @@ class LiveView:
         self._since: dict[str, float] = {}
         self._took: dict[str, float] = {}
         self._says: dict[str, str] = {}
+        self._note = ""
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._live = Live(get_renderable=self._picture, console=out, refresh_per_second=8) if out.is_terminal else None
@@ -55,6 +56,8 @@ class LiveView:
 
     def hear(self, event: dict[str, Any]) -> None:
         """Take one event of the move."""
+        if event["type"] == "move":
+            self._hear_of_move(event)
         name = event.get("step")
         if name not in self._steps:
             return
@@ -72,6 +75,15 @@ class LiveView:
         if self._live is None and state not in ("begin", "undo"):
             self._line(self._steps[name], event)
 
+    def _hear_of_move(self, event: dict[str, Any]) -> None:
+        told = {"stopping": str(event.get("text", "")), "undoing": "undoing everything that was done, last first"}
+        note = told.get(event["state"])
+        if note is None:
+            return
+        self._note = note
+        if self._live is None:
+            self._out.print(note, markup=False)
+
     def _line(self, step: PlannedStep, event: dict[str, Any]) -> None:
         mark = MARKS.get(event["state"], ("…", ""))[0]
         took = f"  {seconds(event['seconds'])}" if "seconds" in event else ""
@@ -82,6 +94,8 @@ class LiveView:
     def _picture(self) -> RenderableType:
         with self._lock:
             lines = [Text(f"{title(self._plan)}   {seconds(time.monotonic() - self._began)}", style="bold")]
+            if self._note:
+                lines.append(Text(self._note, style="bold yellow"))
             for stage in self._plan.stages:
                 steps = list(self._plan.stage_steps(stage.name))
                 if steps:

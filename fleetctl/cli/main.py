@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from typing import Annotated
 
 import typer
 
 from fleetctl import __version__
-from fleetctl.cli import cutover, init, lab, plan, proxy, render, rollback, schema, status
+from fleetctl.cli import apply, cutover, drain, init, lab, plan, proxy, render, restart, rollback, schema, status
 
 app = typer.Typer(
     name="fleetctl",
@@ -40,10 +42,24 @@ app.command("schema")(schema.schema)
 app.command("render")(render.render)
 app.command("plan")(plan.plan)
 app.command("cutover")(cutover.cutover)
+app.command("apply")(apply.apply)
+app.command("restart")(restart.restart)
+app.command("drain")(drain.drain)
+app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
 app.add_typer(lab.app, name="lab")
 app.add_typer(proxy.app, name="proxy")
+
+
+def _mend_streams() -> None:
+    """Output must not fail for a closed stream, nor for a terminal that does not know a character."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open for as long as the process lives
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def main() -> None:
@@ -51,8 +67,9 @@ def main() -> None:
     as_json = "--json" in sys.argv
     debug = "--debug" in sys.argv
     from fleetctl.cli.output import fail
-    from fleetctl.errors import FleetError
+    from fleetctl.errors import FleetError, SpecError
 
+    _mend_streams()
     try:
         app()
     except FleetError as error:
@@ -71,6 +88,9 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.filename is not None:
+            fail(f"{error.filename}: {error.strerror}", None, SpecError.exit_code, as_json=as_json)
+            sys.exit(SpecError.exit_code)
         hint = "this is a fault of fleetctl; run it again with --debug and report what it shows"
         fail(f"{type(error).__name__}: {error}", hint, 1, as_json=as_json)
         sys.exit(1)

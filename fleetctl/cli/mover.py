@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
-from rich.prompt import Confirm
 
+from fleetctl.cli.ask import confirm
 from fleetctl.cli.live import LiveView
 from fleetctl.cli.output import console, emit
 from fleetctl.cli.session import command_line
@@ -66,8 +65,24 @@ class Mover:
                     refuse_unfinished(seen.observed)
                 if not self._finish(lead, move.move):
                     return
-                seen = look(self._subject, (wanted,))
+                seen = self.look(wanted)
             self._execute(plan_cutover(self._subject, wanted, seen, playbook))
+
+    def work(self, operation: str, make: Callable[[Look], Plan], *, finishes: bool = True) -> Record | None:
+        """Work on the live layout, planned by ``make`` after a look at it. Returns its end record, if any.
+
+        The same operation that was cut off is finished first, if it may be; a restart is done then.
+        """
+        with self._locked() as seen:
+            found = unfinished(seen.observed)
+            if found is not None:
+                lead, move = found
+                if move.operation != operation or not finishes:
+                    refuse_unfinished(seen.observed)
+                if not self._finish(lead, move.move) and operation == "restart":
+                    return None
+                seen = self.look()
+            return self._execute(make(seen))
 
     def rollback(self, number: int | None, playbook: Playbook, *, undo: bool) -> None:
         """Go back a generation; a cutover that was cut off is undone, a rollback that was cut off is finished."""
@@ -75,7 +90,7 @@ class Mover:
             found = unfinished(seen.observed)
             if found is not None:
                 lead, move = found
-                if undo or move.operation == "cutover":
+                if undo or move.operation != "rollback":
                     self._take_back(lead, move.move)
                     return
                 if not self._finish(lead, move.move):
@@ -116,7 +131,11 @@ class Mover:
         )
         with self._interrupts(), lock:
             self._reach = lock.reach
-            yield look(subject, releases)
+            yield self.look(*releases)
+
+    def look(self, *releases: Release) -> Look:
+        """Look at the boxes with releases in mind, and with the secrets of now."""
+        return look(self._subject, releases, self._fill)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
@@ -135,13 +154,13 @@ class Mover:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _execute(self, plan: Plan) -> None:
+    def _execute(self, plan: Plan) -> Record | None:
         if plan.nothing_to_do():
             if self._json:
                 emit("move", state="nothing", to=plan.to_layout, generation=plan.generation)
             else:
                 show_plan(plan, console(), diffs=False)
-            return
+            return None
         if self._json:
             self._running = True  # Ctrl-C must not cut the line in two
             emit("plan", plan=plan.model_dump(mode="json"))
@@ -150,7 +169,7 @@ class Mover:
                 raise KeyboardInterrupt
         else:
             show_plan(plan, console(), diffs=False)
-            self._ask(plan)
+        self._ask(f"{title(plan)}. Do it?")
         from fleetctl.run.carry import carry_out  # not before there is something to do: it brings all the steps in
 
         with self._view(plan) as listen:
@@ -164,12 +183,11 @@ class Mover:
                 reach=self._reach,
             )
         self._report(plan, end)
+        return end
 
-    def _ask(self, plan: Plan) -> None:
-        if self._yes or not sys.stdin.isatty():
-            return
-        if not Confirm.ask(f"{title(plan)}. Do it?", default=False):
-            raise RefusedError("nothing was changed")
+    def _ask(self, question: str) -> None:
+        if not self._yes and not confirm(question):
+            raise RefusedError("not done; nothing was changed")
 
     def _finish(self, lead: str, move: str) -> bool:
         """Finish a move that was cut off. True when it had to be undone instead and a new plan has to be made."""
@@ -184,7 +202,8 @@ class Mover:
             if self._control.stop.is_set():
                 raise InterruptedMoveError(f"{self._control.reason}; the {plan.operation} is undone")
             return True
-        self._say(f"a {plan.operation} to {plan.to_layout} by {who} was cut off: finishing it")
+        self._say(f"a {plan.operation} to {plan.to_layout} by {who} was cut off")
+        self._ask("Finish it?")
         with self._view(plan) as view:
             execution.listen_to(view)
             end = execution.run()
@@ -207,7 +226,8 @@ class Mover:
     def _take_back(self, lead: str, move: str) -> None:
         history, execution = self._take_up(lead, move)
         plan = history.plan
-        self._say(f"a {plan.operation} to {plan.to_layout} by {history.meta.get('who')} was cut off: undoing it")
+        self._say(f"a {plan.operation} to {plan.to_layout} by {history.meta.get('who')} was cut off")
+        self._ask("Undo it?")
         with self._view(plan) as view:
             execution.listen_to(view)
             execution.undo(history.why or "undone on request after it was cut off")
@@ -221,13 +241,7 @@ class Mover:
                 yield self._plain()
             else:
                 with LiveView(plan, console()) as view:
-
-                    def hear(event: Record) -> None:
-                        if event["state"] == "stopping":
-                            self._say(event["text"])
-                        view.hear(event)
-
-                    yield hear
+                    yield view.hear
         finally:
             self._running = False
 
@@ -251,5 +265,5 @@ class Mover:
         out.print(f", generation {plan.generation}" if plan.generation is not None else "")
         for engine, load in end["loads"].items():
             out.print(f"  {engine} was ready after {seconds(load)}", markup=False)
-        if end["gap"] is not None:
+        if end["gap"]:
             out.print(f"  {seconds(end['gap'])} without an engine; requests waited in the proxy meanwhile")

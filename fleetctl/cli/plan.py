@@ -23,24 +23,26 @@ def plan(
     ssh_config: SshConfig = None,
     debug: Debug = False,
 ) -> None:
-    """Show what a cutover would do: stages, steps, files, memory, and the gap. Nothing is changed."""
+    """Show what a cutover (without --to: apply) would do: stages, files, memory, the gap. Nothing is changed."""
     from fleetctl.cli.output import console, emit
     from fleetctl.cli.session import load_playbook, open_fleet
     from fleetctl.cli.show_plan import show_plan
-    from fleetctl.errors import RefusedError
-    from fleetctl.run.planning import live_layout, look, plan_cutover, refuse_unfinished, wanted_release
+    from fleetctl.run.fill import Filler
+    from fleetctl.run.planning import look, plan_cutover, refuse_unfinished, wanted_release
+    from fleetctl.run.rolling import layout_to_apply, plan_apply
 
-    book = load_playbook(playbook, "cutover")
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
-        layout = to or live_layout(look(subject).observed)
-        if layout is None:
-            raise RefusedError("no layout is live yet", hint=f"name one: --to {' | '.join(subject.fleet.layouts)}")
+        layout = to or layout_to_apply(subject, look(subject).observed)
         wanted = wanted_release(subject, layout)
-        seen = look(subject, (wanted,))
+        seen = look(subject, (wanted,), Filler())
         refuse_unfinished(seen.observed)
-        made = plan_cutover(subject, wanted, seen, book)
+        if to is None:
+            made = plan_apply(subject, wanted, seen, lambda name: load_playbook(playbook, name))
+        else:
+            made = plan_cutover(subject, wanted, seen, load_playbook(playbook, "cutover"))
     if out is not None:
         out.write_text(made.model_dump_json(indent=1) + "\n")
+        console(error=True).print(f"saved; carry it out with: fleetctl cutover --plan {out}", markup=False)
     if json:
         emit("plan", plan=made.model_dump(mode="json"))
     else:

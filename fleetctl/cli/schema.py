@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fleetctl.cli.options import Json
+from fleetctl.cli.options import Debug, Json
 
 
-def schema(as_event: Json = False) -> None:
+def schema(as_event: Json = False, debug: Debug = False) -> None:
     """Print the JSON Schema of fleet.yaml."""
     import json
 

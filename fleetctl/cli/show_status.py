@@ -35,13 +35,11 @@ def show_status(found: Assessment, out: Console) -> None:
         out.print(f"[yellow]held[/]: {escape(str(found.lock))}")
     if found.unfinished is not None:
         move = found.unfinished
-        finish = f"fleetctl cutover --to {move.to_layout}" if move.operation == "cutover" else "fleetctl rollback"
-        undo = "fleetctl rollback" if move.operation == "cutover" else "fleetctl rollback --undo"
-        busy = "is under way" if found.lock is not None and found.lock.connected else "was cut off"
-        out.print(
-            f"[bold yellow]unfinished[/]: {move.operation} {move.from_layout or 'nothing'} → "
-            f"{move.to_layout or 'nothing'} by {escape(move.who)} {busy}; `{finish}` finishes it, `{undo}` undoes it"
-        )
+        told = f"{move.operation} {move.from_layout or 'nothing'} → {move.to_layout or 'nothing'} by {escape(move.who)}"
+        if found.under_way():
+            out.print(f"[cyan]under way[/]: {told}; what is not right yet is not listed meanwhile")
+        else:
+            out.print(f"[bold yellow]cut off[/]: {told}; `{move.finish}` finishes it, `{move.undo}` undoes it")
     for note in found.notes:
         out.print(f"[yellow]note[/]: {escape(note)}")
     for problem in found.problems:

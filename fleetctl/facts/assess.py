@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from fleetctl.errors import FleetError
 from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, lead_of, open_move
-from fleetctl.plan.difference import PROXY_UNIT, compare, description, engine_name
+from fleetctl.plan.difference import PROXY_UNIT, compare, description_of, engine_name
+from fleetctl.remote.errors import OpFailed
 from fleetctl.render.release import Engine, Release
 
 
@@ -42,6 +43,10 @@ class Assessment:
     notes: list[str] = field(default_factory=list)
     """What is not wrong (any more) but should be known."""
 
+    def under_way(self) -> bool:
+        """A move is going on, and whoever runs it is there."""
+        return self.unfinished is not None and self.lock is not None and self.lock.alive
+
     def healthy(self) -> bool:
         """Nothing is wrong and nothing was cut off."""
         return not self.problems and self.unfinished is None
@@ -59,7 +64,7 @@ def assess(
     facts = observed[lead] if lead in observed else _newest(observed)
     release = facts.release or Release(fleet=fleet, layout=None)
     meta = facts.generations.get(facts.generation or 0) or {}
-    moves = sorted((move for f in observed.values() for move in f.moves), key=lambda move: move.move)
+    moves = sorted((move for f in observed.values() for move in f.moves), key=lambda move: (move.written, move.move))
     ended = [move for move in moves if move.end is not None]
     found = Assessment(
         fleet=fleet,
@@ -71,8 +76,8 @@ def assess(
         lock=facts.lock,
         unfinished=open_move(facts),
         last=ended[-1] if ended else None,
-        notes=_restarts(observed),
-        problems=[f"{box} cannot be reached: {error.message}" for box, error in away.items()],
+        notes=_notes(observed),
+        problems=[_away(box, error) for box, error in away.items()],
     )
     if wanted_lead in away:
         found.problems.append(f"whether a move is under way is not known: {wanted_lead} keeps journal and lock")
@@ -85,8 +90,24 @@ def assess(
     proxy = _proxy(release, observed)
     if proxy is not None:
         found.waiting = sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
-    found.problems += _problems(release, observed, facts.generation)
+    if not found.under_way():
+        found.problems += _problems(release, observed, facts.generation)
     return found
+
+
+def _away(box: str, error: FleetError) -> str:
+    """Why nothing is known of a box: it was not reached, or it answered that it cannot tell."""
+    return error.message if isinstance(error, OpFailed) else f"{box} cannot be reached: {error.message}"
+
+
+def _notes(observed: Observed) -> list[str]:
+    drained = [f"{box} is {facts.drained}" for box, facts in observed.items() if facts.drained is not None]
+    odd = [
+        f"{box}: {note}; `fleetctl cutover --to LAYOUT` puts a layout in place"
+        for box, facts in observed.items()
+        for note in facts.notes
+    ]
+    return _restarts(observed) + drained + odd
 
 
 def _restarts(observed: Observed) -> list[str]:
@@ -125,15 +146,21 @@ def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState
             states.append("loading" if unit.active == "activating" and unit.sub != "auto-restart" else unit.active)
     proxy = _proxy(release, observed)
     server = proxy.servers.get(f"{engine.backend}/{engine.server}") if proxy else None
+    drained = _drained(engine, observed)
     worst = next((state for state in states if state != "active"), "active")
     return EngineState(
         id=engine.id,
         boxes=tuple(rank.box for rank in engine.ranks),
         state=worst,
-        server="unknown" if server is None else "up" if server.up else server.status,
+        server="unknown" if server is None else "up" if server.up else "drained" if drained else server.status,
         running=server.running if server else 0,
         queued=server.queued if server else 0,
     )
+
+
+def _drained(engine: Engine, observed: Observed) -> bool:
+    """Somebody has taken a box of the engine out of the proxy."""
+    return any(rank.box in observed and observed[rank.box].drained is not None for rank in engine.ranks)
 
 
 def _problems(release: Release, observed: Observed, generation: int | None) -> list[str]:
@@ -156,8 +183,12 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
     for engine in difference.open:
         if engine.id in starting:
             found.append(f"{engine.id} does not run as the layout wants it")
-        elif seen.proxy:
+        elif seen.proxy and not _drained(engine, observed):
             found.append(f"{engine.id} runs, but the proxy sends it no requests")
+    opened = {engine.id for engine in difference.open}
+    for engine in seen.engines:
+        if engine.id not in opened and seen.proxy and _drained(engine, observed):
+            found.append(f"the proxy sends requests to {engine.id}, although its box is drained: drain it again")
     away = {f"{engine.backend}/{engine.server}" for engine in unseen}
     closed = [name for name in difference.close if name not in away]
     found += [f"the proxy sends requests to {name}, which is not of this layout" for name in closed]
@@ -165,7 +196,7 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
         proxy = observed[seen.proxy.box].proxy
         if proxy is None:
             found.append(f"{seen.proxy.box}: the proxy ({PROXY_UNIT}) does not run")
-        elif proxy.description != description(seen.proxy):
+        elif proxy.description != description_of(release):
             found.append(f"{seen.proxy.box}: the proxy does not run the configuration of this layout")
     return found
 

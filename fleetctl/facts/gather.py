@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -46,9 +46,20 @@ def questions(fleet: Fleet, releases: Iterable[Release] = ()) -> dict[str, dict[
     return {box: question(fleet.superseded_on(box), box, releases) for box in fleet.boxes}
 
 
-def gather(boxes: Boxes, asked: dict[str, dict[str, Any]]) -> Observed:
-    """Facts of every connected box. Raises FleetError naming each box that did not answer."""
-    told = boxes.each(lambda box: box.call("facts", timeout=60, **asked[box.name]))
+def gather(
+    boxes: Boxes, asked: dict[str, dict[str, Any]], secrets: Mapping[str, dict[str, dict[str, str]]] | None = None
+) -> Observed:
+    """Facts of every connected box. Raises FleetError naming each box that did not answer.
+
+    ``secrets`` (box → path → salted digest) are asked for here only: the rest of a question is kept with the plan.
+    """
+    also = secrets or {}
+
+    def ask(box: BoxConnection) -> Any:
+        more: dict[str, Any] = {"secrets": also[box.name]} if box.name in also else {}
+        return box.call("facts", timeout=60, **asked[box.name], **more)
+
+    told = boxes.each(ask)
     return {name: _facts(name, facts) for name, facts in told.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -97,6 +98,9 @@ class ProxyFacts(Seen):
     servers: dict[str, ServerFacts]
 
 
+STALE_AFTER = 15.0  # seconds without a heartbeat after which a lock may be taken over on request
+
+
 class Lock(Seen):
     """Who holds the fleet; ``age`` and ``silent`` are seconds.
 
@@ -113,12 +117,20 @@ class Lock(Seen):
     owner: str = ""
     connected: bool = True
 
+    @property
+    def alive(self) -> bool:
+        """Its holder is connected and lets himself be heard."""
+        return self.connected and self.silent < STALE_AFTER
+
     def __str__(self) -> str:
         return f"{self.who} on {self.host} (pid {self.pid}) runs `{self.command}`, since {self.age:.0f} s"
 
 
 class MoveFacts(Seen):
-    """A move that this box has the journal of. ``end`` is None while it is unfinished."""
+    """A move that this box has the journal of. ``end`` is None while it is unfinished.
+
+    ``started`` is by the clock of the operator's machine, ``written`` by that of the box (epoch seconds).
+    """
 
     move: str
     end: dict[str, Any] | None
@@ -127,6 +139,29 @@ class MoveFacts(Seen):
     to_layout: str | None
     who: str
     started: float
+    written: float = 0.0
+
+    @property
+    def finish(self) -> str:
+        """The command that finishes it when it was cut off."""
+        if self.operation == "cutover":
+            return f"fleetctl cutover --to {self.to_layout}"
+        return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
+
+    @property
+    def undo(self) -> str:
+        """The command that takes it back when it was cut off."""
+        return "fleetctl rollback --undo" if self.operation == "rollback" else "fleetctl rollback"
+
+
+class Drained(Seen):
+    """A box that an operator took out of the proxy; ``since`` is in epoch seconds."""
+
+    since: float
+    by: str
+
+    def __str__(self) -> str:
+        return f"drained (since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}, by {self.by})"
 
 
 class BoxFacts(Seen):
@@ -148,11 +183,14 @@ class BoxFacts(Seen):
     generation: int | None = None
     generations: dict[int, dict[str, Any] | None] = {}
     drift: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+    drained: Drained | None = None
     release: Release | None = None
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
     lock: Lock | None = None
     haproxy: str | None = None
+    notes: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Changes when anything that a plan rests on changes: not with time, counters or free memory."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from fleetctl.errors import LabError
-from fleetctl.lab import cgroup, faults, fleetfile, rootfs, state
+from fleetctl.lab import cgroup, faults, folder, rootfs, state
 from fleetctl.lab.box import Runner
 from fleetctl.lab.bridge import Bridge
 from fleetctl.lab.furnish import ensure_key, furnish, write_known_hosts
@@ -101,13 +100,12 @@ class Lab:
         say: Say = _quiet,
         *,
         binds: Sequence[Bind] | None = None,
-        fleet_template: str | None = None,
     ) -> list[LabBox]:
         """Bring the lab up with ``boxes`` boxes (default: those it has, or 2) and wait until all answer SSH.
 
         ``binds`` replaces the read-only binds of every box (boxes that run with others are booted again);
-        None keeps what the lab has. ``fleet_template`` is the Jinja text of root/fleet.yaml. Safe to repeat,
-        also after a restart of the machine or an earlier ``up`` that was killed.
+        None keeps what the lab has. Safe to repeat, also after a restart of the machine or an earlier ``up`` that was
+        killed.
         """
         check_host()
         with self._locked(say):
@@ -129,8 +127,6 @@ class Lab:
                 ensure_key(self._host_key(box), box.name)
             write_known_hosts(self.known_hosts, after.boxes, self.root / "keys")
             self._save(after)
-            if fleet_template is not None:
-                fleetfile.write(self.fleet_file, fleet_template, after.boxes, self.root)
             self.bridge.up()
             runners = [self._runner(box) for box in after.boxes]
             if wanted != before.binds:
@@ -151,7 +147,7 @@ class Lab:
         if not self.root.exists():
             self.bridge.down()
             return
-        self._refuse_foreign_root()
+        folder.refuse_foreign(self.root)
         with self._locked(say):
             runners = [self._runner(replace(self._box(1), name=name)) for name in self._names_on_disk()]
             self._stop(runners, say)
@@ -162,14 +158,8 @@ class Lab:
                 raise LabError(f"still mounted: {', '.join(map(str, left))}; nothing was removed from {self.root}")
             # Engines installed into the lab are large downloads, as the base is.
             kept = {self.base, self.root / "engines"} if keep_base else set()
-            for entry in self.root.iterdir():
-                if entry in kept or entry.name == ".lock":
-                    continue
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
-            (self.root / ".lock").unlink(missing_ok=True)
+            folder.remove(self.root, kept)
+            self._lock_file.unlink(missing_ok=True)
         if not any(self.root.iterdir()):
             self.root.rmdir()
         say("the lab is gone" if not keep_base else f"the lab is gone; the downloads in {self.root} are kept")
@@ -261,7 +251,11 @@ class Lab:
 
     @property
     def _state_file(self) -> Path:
-        return self.root / "lab.json"
+        return self.root / folder.STATE
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.root / folder.LOCK
 
     def _state(self) -> LabState:
         current = state.load(self._state_file)
@@ -320,8 +314,8 @@ class Lab:
 
     def _names_on_disk(self) -> list[str]:
         """Every box there is a folder for: more than lab.json knows when ``up`` was cut off."""
-        folder = self.root / "boxes"
-        return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        boxes = self.root / "boxes"
+        return sorted(entry.name for entry in boxes.iterdir()) if boxes.is_dir() else []
 
     def _remove_groups(self) -> None:
         group = cgroup.Group.at(f"{cgroup.TOP}/{self.bridge.name}")
@@ -332,21 +326,15 @@ class Lab:
             if top.is_dir() and not any(entry.is_dir() for entry in top.iterdir()):
                 top.rmdir()
 
-    def _refuse_foreign_root(self) -> None:
-        ours = {"lab.json", "boxes", "base", "keys", ".lock", "id_ed25519"}
-        names = {entry.name for entry in self.root.iterdir()}
-        if names and not names & ours:
-            raise LabError(f"{self.root} is not a lab: nothing was removed", hint="Check the folder given.")
-
     @contextmanager
     def _locked(self, say: Say) -> Iterator[None]:
         self.root.mkdir(parents=True, exist_ok=True)
-        with open(self.root / ".lock", "w") as lock:
+        with open(self._lock_file, "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 say("another command is changing this lab: waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if not os.path.samestat(os.fstat(lock.fileno()), (self.root / ".lock").stat()):
+                if not os.path.samestat(os.fstat(lock.fileno()), self._lock_file.stat()):
                     raise LabError("the lab was taken down meanwhile", hint="Run the command again.") from None
             yield

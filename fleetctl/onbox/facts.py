@@ -5,9 +5,9 @@ import platform
 import shutil
 import socket
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import haproxy, journal, lock, state, waits
+from fleetctl.onbox import haproxy, journal, kept, lock, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
@@ -93,17 +93,19 @@ def facts(
     paths: List[str],
     ports: List[int],
     socket_path: str,
+    secrets: Optional[Dict[str, Dict[str, str]]] = None,
 ) -> Dict[str, Any]:
     """Facts of this box.
 
     ``foreign`` are superseded units, ``units`` those that a layout wants, ``paths`` programs and weights.
+    ``secrets`` are files to be compared as `state.stale` does.
     """
-    current = state.current_generation()
-    numbers = state.generation_numbers()
-    generations = {str(number): state.read_json(state.generation_folder(number) + "/meta.json") for number in numbers}
-    known = state.read_json(state.SUPERSEDED) or {}
-    ours = sorted({unit for meta in generations.values() if meta for unit in written_units(meta["paths"])})
-    meta = generations.get(str(current)) or {}
+    now = kept.current_facts()
+    current = now["generation"]
+    generations = kept.generations()
+    known = kept.superseded()
+    ours = sorted({unit for meta in generations.values() for unit in written_units(meta["paths"])})
+    meta = generations.get(current) or {}
     foreign = sorted({*foreign, *known, *meta.get("superseded", [])})
     memory = waits.meminfo()
     return {
@@ -120,10 +122,11 @@ def facts(
         "paths": {path: path_facts(path) for path in paths},
         "ports": port_owners(ports),
         "proxy": haproxy.look(socket_path),
-        "generation": current,
-        "generations": generations,
+        **now,
+        "generations": {str(number): meta for number, meta in generations.items()},
         "drift": state.drift(current),
-        "release": None if current is None else state.read_json(state.generation_folder(current) + "/release.json"),
+        "stale": state.stale(current, secrets or {}),
+        "drained": kept.drained(),
         "superseded": known,
         "moves": journal.moves(),
         "lock": lock.lock_state(),

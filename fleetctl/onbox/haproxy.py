@@ -82,7 +82,8 @@ def addresses(path: str, names: List[str]) -> Set[Tuple[str, int]]:
     lines = ask(path, "show servers state").splitlines()
     heads = [line for line in lines if line.startswith("# ")]
     keys = heads[0][2:].split() if heads else []
-    rows = [dict(zip(keys, line.split(), strict=False)) for line in lines if line and not line.startswith("#")]
+    words = [line.split() for line in lines if line and not line.startswith("#")]
+    rows = [dict(zip(keys, row)) for row in words]  # noqa: B905 - strict= came with Python 3.10
     found = [row for row in rows if "srv_port" in row and "%s/%s" % (row["be_name"], row["srv_name"]) in names]
     return {(row["srv_addr"], int(row["srv_port"])) for row in found}
 
@@ -190,8 +191,9 @@ def proxy_idle(call: Call, path: str, names: List[str], limit: float) -> Dict[st
         running = sum(now[name]["running"] for name in names if name in now)
         running += running_in_former(path, names)
         waited = time.monotonic() - start
-        if running == 0 or waited > limit or call.cancelled.is_set():
+        if running == 0 or waited > limit:
             return {"left": running, "waited": round(waited, 2)}
+        call.check()
         if waited >= next_event:
             next_event = waited + 0.5
             call.event(running=running, waited=round(waited, 1))

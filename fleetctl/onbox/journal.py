@@ -6,9 +6,10 @@ import os
 import shutil
 from typing import Any, Dict, List, Optional
 
+from fleetctl.onbox.kept import MOVES, current_generation, generation_release, read_object
 from fleetctl.onbox.lock import require_claim
 from fleetctl.onbox.main import Call, OpError, op
-from fleetctl.onbox.state import MOVES, private_folder, read_json, write_json
+from fleetctl.onbox.state import private_folder, write_json
 
 TAIL = 256 * 1024  # bytes at the end of a journal in which a record that is sent again can be
 
@@ -71,39 +72,95 @@ def _records(move: str) -> List[Dict[str, Any]]:
     return records
 
 
+def _object(path: str) -> Optional[Dict[str, Any]]:
+    """The JSON object in a file of a move; None when it is missing or damaged."""
+    try:
+        return read_object(path, "")
+    except OpError:
+        return None
+
+
 @op("journal_read")
 def journal_read(call: Call, move: str) -> Optional[Dict[str, Any]]:
-    """Plan, meta data and records of a move; None when this box does not have it."""
-    plan = read_json("%s/%s/plan.json" % (MOVES, move))
-    if plan is None:
+    """Plan, meta data and records of a move; None when this box does not have it.
+
+    The plan, and the meta data, are None when they are missing or damaged.
+    """
+    folder = "%s/%s" % (MOVES, move)
+    if not os.path.isdir(folder):
         return None
     return {
-        "plan": plan,
-        "meta": read_json("%s/%s/meta.json" % (MOVES, move)),
+        "folder": folder,
+        "plan": _object(folder + "/plan.json"),
+        "meta": _object(folder + "/meta.json"),
         "records": _records(move),
     }
 
 
+def _written(name: str) -> float:
+    """When this box, by its own clock, began a move: names carry the clock of the operator's machine."""
+    folder = "%s/%s" % (MOVES, name)
+    for path in (folder + "/meta.json", folder):
+        try:
+            return os.stat(path).st_mtime
+        except OSError:
+            continue
+    return 0.0
+
+
 def _names() -> List[str]:
+    """Moves of which this box has a folder, in the order in which they were begun here."""
     try:
-        return sorted(os.listdir(MOVES))
+        names = os.listdir(MOVES)
     except OSError:
         return []
+    return sorted(names, key=lambda name: (_written(name), name))
 
 
 def _end(name: str) -> Optional[Dict[str, Any]]:
-    ends = [record for record in _records(name) if record.get("type") == "end"]
-    return ends[-1] if ends else None
+    """The record with which a move ended. Only lines that can be it are parsed: journals are long, and many."""
+    try:
+        with open("%s/%s/journal.jsonl" % (MOVES, name), "rb") as journal:
+            lines = journal.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        if b'"end"' not in line:
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and record.get("type") == "end":
+            return record
+    return None
+
+
+def _is_begun(name: str) -> bool:
+    return os.path.lexists("%s/%s/meta.json" % (MOVES, name))
+
+
+def _told(name: str, end: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    """What is known of a move. Meta data that were damaged must not hide it: the plan says most of it too."""
+    folder = "%s/%s" % (MOVES, name)
+    meta = _object(folder + "/meta.json") or {}
+    known: Dict[str, Any] = {"operation": "move", "from_layout": None, "to_layout": None, "who": "somebody"}
+    if not meta.keys() >= known.keys():
+        plan = _object(folder + "/plan.json") or {}
+        known.update((key, plan[key]) for key in known if key in plan)
+    written = _written(name)
+    return dict({**known, "started": written, **meta}, move=name, end=end, written=written)
 
 
 def moves(last: int = 20) -> List[Dict[str, Any]]:
-    """The last moves of which this box has the journal, oldest first, with how each ended."""
-    found = []
-    for name in _names()[-last:]:
-        meta = read_json("%s/%s/meta.json" % (MOVES, name))
-        if meta is not None:
-            found.append(dict(meta, move=name, end=_end(name)))
-    return found
+    """The moves that were cut off and the ``last`` that ended, in the order in which they were begun on this box.
+
+    Each with its ``end`` record (None: cut off, or under way) and when it was ``written``.
+    """
+    begun = [(name, _end(name)) for name in _names() if _is_begun(name)]
+    ended = [name for name, end in begun if end is not None]
+    shown = set(ended[-last:])
+    return [_told(name, end) for name, end in begun if end is None or name in shown]
 
 
 @op("moves_prune")
@@ -111,10 +168,9 @@ def moves_prune(call: Call, keep: int) -> Dict[str, List[str]]:
     """Remove the folders of all but the newest ``keep`` moves; an unfinished move stays."""
     gone = []
     for name in _names()[:-keep]:
-        folder = "%s/%s" % (MOVES, name)
-        if os.path.exists(folder + "/meta.json") and _end(name) is None:
+        if _is_begun(name) and _end(name) is None:
             continue
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree("%s/%s" % (MOVES, name), ignore_errors=True)
         gone.append(name)
     return {"removed": gone}
 
@@ -125,12 +181,11 @@ def fleet_text(call: Call) -> Optional[str]:
 
     That of the current generation; before the first one is current, that of the move that was cut off.
     """
-    from fleetctl.onbox.state import current_generation, generation_folder
-
     number = current_generation()
     if number is not None:
-        release = read_json(generation_folder(number) + "/release.json") or {}
-        return release.get("spec") or None
-    open_moves = [move["move"] for move in moves() if move["end"] is None]
-    plan = read_json("%s/%s/plan.json" % (MOVES, open_moves[-1])) if open_moves else None
-    return (plan or {}).get("release", {}).get("spec") or (plan or {}).get("source", {}).get("spec") or None
+        return generation_release(number).get("spec") or None
+    for move in reversed(moves()):
+        if move["end"] is None:
+            plan = _object("%s/%s/plan.json" % (MOVES, move["move"])) or {}
+            return plan.get("release", {}).get("spec") or plan.get("source", {}).get("spec") or None
+    return None

@@ -14,13 +14,22 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, TextIO
 
 from fleetctl.onbox.boot import boot_of
+from fleetctl.onbox.kept import VAR
 from fleetctl.onbox.main import Call, op
-from fleetctl.onbox.state import VAR, private_folder, write_json
+from fleetctl.onbox.state import private_folder, write_json
 
 LOCK = VAR + "/lock.json"
 GUARD = "/run/fleetctl-lock.guard"
 CLAIM = "/run/fleetctl-claim.json"
 PATIENCE = 6.0  # seconds that an earlier program gets to end by itself: its client is gone, its last calls are not
+FIELDS: Dict[str, Any] = {
+    "token": str,
+    "who": str,
+    "host": str,
+    "pid": int,
+    "command": str,
+    "since": (int, float),
+}  # what every lock has, and of what kind
 
 _claimed: List[TextIO] = []  # the open file that carries this program's claim
 
@@ -40,10 +49,17 @@ def _guarded() -> Iterator[None]:
 def _read_lock() -> Optional[Dict[str, Any]]:
     try:
         with open(LOCK, encoding="utf-8") as source:
-            lock = dict(json.load(source))
-        return lock if lock["token"] and lock["since"] >= 0 else None
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return None  # none, or one that was damaged with the box, which says nothing about anybody
+            lock = json.load(source)
+    except (FileNotFoundError, ValueError):
+        return None
+    return lock if _is_lock(lock) else None
+
+
+def _is_lock(lock: Any) -> bool:
+    """It has all that a lock has; one that was damaged with the box says nothing about anybody."""
+    if not isinstance(lock, dict) or not lock.get("token"):
+        return False
+    return all(isinstance(lock.get(key), kind) for key, kind in FIELDS.items()) and lock["since"] >= 0
 
 
 def lock_state() -> Optional[Dict[str, Any]]:

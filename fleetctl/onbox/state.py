@@ -1,32 +1,30 @@
 """What fleetctl keeps on a box: generations under /etc/fleetctl, and the live files that come from them."""
 
 import base64
+import contextlib
 import filecmp
+import hmac
 import json
 import os
 import shutil
 from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox.files import write
+from fleetctl.onbox.kept import (
+    CURRENT,
+    DRAINED,
+    MOVES,
+    SUPERSEDED,
+    current_generation,
+    drained,
+    generation_folder,
+    generation_meta,
+    generation_release,
+    generations,
+    pointed_at,
+    superseded,
+)
 from fleetctl.onbox.main import Call, OpError, op
-
-ETC = "/etc/fleetctl"
-VAR = "/var/lib/fleetctl"
-GENERATIONS = ETC + "/generations"
-CURRENT = ETC + "/current"
-MOVES = VAR + "/moves"
-SUPERSEDED = VAR + "/superseded.json"
-
-
-def read_json(path: str) -> Any:
-    """The JSON in a file; None when there is no such file."""
-    try:
-        with open(path, encoding="utf-8") as source:
-            return json.load(source)
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise OpError("%s is damaged (%s)" % (path, error)) from None
 
 
 def write_json(call: Call, path: str, value: Any) -> None:
@@ -36,43 +34,18 @@ def write_json(call: Call, path: str, value: Any) -> None:
 
 
 def private_folder(path: str) -> None:
-    """Make a folder that only root can read, and its parents."""
+    """Make a folder that only root can read; parents that are missing are made as usual."""
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 # Generations
 
 
-def generation_folder(number: int) -> str:
-    """Where a generation is kept."""
-    return "%s/%d" % (GENERATIONS, number)
-
-
-def current_generation() -> Optional[int]:
-    """Number of the generation this box is in, or None."""
-    try:
-        return int(os.path.basename(os.readlink(CURRENT)))
-    except (OSError, ValueError):
-        return None
-
-
-def generation_numbers() -> List[int]:
-    """Numbers of the complete generations on this box."""
-    try:
-        names = os.listdir(GENERATIONS)
-    except OSError:
-        return []
-    return sorted(
-        int(name) for name in names if name.isdigit() and os.path.exists("%s/%s/meta.json" % (GENERATIONS, name))
-    )
-
-
 @op("generation_read")
 def generation_read(call: Call, number: int) -> Optional[Dict[str, Any]]:
-    """Meta data and release of one generation; None when this box does not have it."""
-    folder = generation_folder(number)
-    meta = read_json(folder + "/meta.json")
-    return None if meta is None else {"meta": meta, "release": read_json(folder + "/release.json")}
+    """Meta data and release of one generation; None when this box does not have it, or its meta data are damaged."""
+    meta = generations().get(number)
+    return None if meta is None else {"meta": meta, "release": generation_release(number)}
 
 
 @op("write_meta")
@@ -90,7 +63,7 @@ def generation_current(call: Call, number: Optional[int]) -> Dict[str, Any]:
         if os.path.islink(CURRENT):
             os.unlink(CURRENT)
         return {"before": before}
-    if number not in generation_numbers():
+    if number not in generations():
         raise OpError("generation %d is not complete on this box" % number)
     temporary = CURRENT + ".new"
     if os.path.islink(temporary):
@@ -103,28 +76,33 @@ def generation_current(call: Call, number: Optional[int]) -> Dict[str, Any]:
 @op("generations_prune")
 def generations_prune(call: Call, keep: int, protect: List[int]) -> Dict[str, List[int]]:
     """Remove all but the newest ``keep`` generations; the current one and those in ``protect`` stay in any case."""
-    current = current_generation()
-    old = generation_numbers()[:-keep]
+    current = pointed_at()
+    old = list(generations())[:-keep]
     gone = [number for number in old if number != current and number not in protect]
     for number in gone:
-        # Without its meta data a generation does not count: a removal that is cut off leaves nothing half valid.
-        os.unlink(generation_folder(number) + "/meta.json")
-        shutil.rmtree(generation_folder(number), ignore_errors=True)
+        _discard(number)
     return {"removed": gone}
 
 
 @op("generation_remove")
 def generation_remove(call: Call, number: int) -> Dict[str, Any]:
     """Remove a generation that is not current."""
-    if number == current_generation():
+    if number == pointed_at():
         raise OpError("generation %d is current and stays" % number)
-    shutil.rmtree(generation_folder(number), ignore_errors=True)
+    _discard(number)
     return {}
+
+
+def _discard(number: int) -> None:
+    """Without its meta data a generation does not count: a removal that is cut off leaves nothing half valid."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(generation_folder(number) + "/meta.json")
+    shutil.rmtree(generation_folder(number), ignore_errors=True)
 
 
 def drift(number: Optional[int]) -> List[str]:
     """Live files that are no longer as the generation has them, edited or missing."""
-    meta = None if number is None else read_json(generation_folder(number) + "/meta.json")
+    meta = None if number is None else generation_meta(number)
     folder = "" if number is None else generation_folder(number) + "/files"
     return _differing(folder, (meta or {}).get("paths", []))
 
@@ -133,10 +111,13 @@ def _differing(folder: str, paths: List[str]) -> List[str]:
     return [
         path
         for path in paths
-        if not os.path.exists(path)
-        or not os.path.exists(folder + path)
-        or not filecmp.cmp(folder + path, path, shallow=False)
+        if not os.path.exists(path) or not os.path.exists(folder + path) or not _alike(folder + path, path)
     ]
+
+
+def _alike(one: str, other: str) -> bool:
+    """The same content and mode: a file of secrets that anybody may read is not as it should be."""
+    return os.stat(one).st_mode == os.stat(other).st_mode and filecmp.cmp(one, other, shallow=False)
 
 
 # Live files: installed from a generation, with what they replace kept for undo
@@ -177,8 +158,7 @@ def install(call: Call, move: str, folder: str, paths: List[str], remove: List[s
         source = folder + path
         if not os.path.exists(source):
             raise OpError("%s has no %s" % (folder, path))
-        same_mode = os.path.exists(path) and os.stat(path).st_mode == os.stat(source).st_mode
-        if same_mode and filecmp.cmp(source, path, shallow=False):
+        if os.path.exists(path) and _alike(source, path):
             continue
         _keep_prior(move, path)
         _put(call, source, path)
@@ -227,13 +207,13 @@ def installed(call: Call, folder: str, paths: List[str], absent: List[str]) -> D
 @op("superseded_read")
 def superseded_read(call: Call) -> Dict[str, Any]:
     """Foreign units that fleetctl replaced here, with the state they had before."""
-    return dict(read_json(SUPERSEDED) or {})
+    return superseded()
 
 
 @op("superseded_record")
 def superseded_record(call: Call, states: Dict[str, Any]) -> Dict[str, Any]:
     """Remember how foreign units were before fleetctl replaced them; the first record of a unit stays."""
-    known = read_json(SUPERSEDED) or {}
+    known = superseded()
     for unit, state in states.items():
         known.setdefault(unit, state)
     write_json(call, SUPERSEDED, known)
@@ -243,6 +223,43 @@ def superseded_record(call: Call, states: Dict[str, Any]) -> Dict[str, Any]:
 @op("superseded_forget")
 def superseded_forget(call: Call, units: List[str]) -> Dict[str, Any]:
     """Forget units that were given back."""
-    known = read_json(SUPERSEDED) or {}
+    known = superseded()
     write_json(call, SUPERSEDED, {unit: state for unit, state in known.items() if unit not in units})
     return {}
+
+
+@op("drained_read")
+def drained_read(call: Call) -> Optional[Dict[str, Any]]:
+    """Since when and by whom this box is drained; None when it is not."""
+    return drained()
+
+
+@op("drained_write")
+def drained_write(call: Call, note: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    """Note that this box is drained, or (None) that it is not."""
+    if note is not None:
+        write_json(call, DRAINED, note)
+    elif os.path.exists(DRAINED):
+        os.unlink(DRAINED)
+    return {}
+
+
+def stale(number: Optional[int], secrets: Dict[str, Dict[str, str]]) -> List[str]:
+    """Files whose secrets are not what they are now: live, or as the generation keeps them.
+
+    ``secrets`` has for each path a ``salt`` and the HMAC-SHA256 (``mac``) of the content with the secrets of now, so
+    that they need not travel to be compared. A path that is not there is another matter.
+    """
+    folder = None if number is None else generation_folder(number) + "/files"
+    found = []
+    for path, wanted in secrets.items():
+        places = [path] if folder is None else [path, folder + path]
+        if not all(_has_mac(place, **wanted) for place in places if os.path.exists(place)):
+            found.append(path)
+    return found
+
+
+def _has_mac(path: str, salt: str, mac: str) -> bool:
+    with open(path, "rb") as source:
+        told = hmac.new(salt.encode("ascii"), source.read(), "sha256").hexdigest()
+    return hmac.compare_digest(told, mac)

@@ -27,6 +27,11 @@ def meminfo() -> Dict[str, int]:
     return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows}
 
 
+def _may_end(unit: Optional[str]) -> bool:
+    """A left-over process is fleetctl's to end unless it is in a service that is not fleetctl's."""
+    return unit is None or unit.startswith("fleetctl-") or unit.endswith(".scope")
+
+
 @op("await_free")
 def await_free(call: Call, engines: List[str], ports: List[int], need: int, limit: float) -> Dict[str, Any]:
     """Wait until no process of the engines is left, their ports are free and available memory has levelled off.
@@ -70,6 +75,8 @@ def await_free(call: Call, engines: List[str], ports: List[int], need: int, limi
             raise OpError("the box is not free after %.0f s: %s" % (waited, "; ".join(parts) or "memory keeps moving"))
         if waited > GRACE:
             for process in left:
+                if not _may_end(process["unit"]):
+                    continue
                 if process["pid"] not in [done["pid"] for done in killed]:
                     try:
                         os.kill(process["pid"], signal.SIGKILL)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fleetctl.errors import RefusedError
 from fleetctl.facts.types import Observed
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.expand import STEPS, Draft, Move, place
-from fleetctl.plan.playbook import Playbook
+from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
+from fleetctl.plan.turns import rest, turns
 from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Stage
 from fleetctl.render.release import File, Release
 from fleetctl.spec.units import seconds
@@ -29,19 +31,29 @@ def build_plan(
     move: str,
     generation: int | None,
     previous: int | None,
+    difference: Difference | None = None,
+    anew: Collection[str] = (),
+    notes: Collection[str] = (),
+    by: str = "",
+    limit: float | None = None,
+    why_held: str | None = None,
 ) -> Plan:
     """The plan that brings the fleet, seen as ``observed``, from ``source`` to ``target``.
+
+    ``difference`` is what is to be done, by default all that separates them; engines with an id in ``anew`` start
+    again in any case. ``notes`` go with the warnings, ``by`` is the operator and ``limit`` the seconds that running
+    requests get (default: the proxy's drain). ``why_held`` says why engines do not change one at a time.
 
     ``generation`` is the number under which the target is kept on the boxes (None: nothing of fleetctl stays) and
     ``previous`` the one a rollback from there returns to. Raises RefusedError with every reason at once.
     """
-    _refuse(unnamed_boxes(source, target, observed))
-    difference = compare(source, target, observed, generation)
+    refuse_if_unnamed(source, target, observed)
+    if difference is None:
+        difference = compare(source, target, observed, generation, anew)
     if not difference.nothing():
         _refuse(refusals(source, target, observed, difference))
-    steps = (
-        () if difference.nothing() else _steps(playbook, Move(source, target, observed, difference, generation, lead))
-    )
+    move_ = Move(source, target, observed, difference, generation, lead, by, limit)
+    steps = () if difference.nothing() else _steps(playbook, move_)
     return Plan(
         move=move,
         fleet=target.fleet,
@@ -60,11 +72,16 @@ def build_plan(
         steps=steps,
         diffs=_diffs(source, target, difference),
         budgets=target.budgets,
-        gap=_gap(difference, observed),
-        warnings=tuple(warnings(source, target, observed, difference)),
+        gap=_gap(difference, observed, playbook, why_held),
+        warnings=(*warnings(source, target, observed, difference), *notes),
         questions=questions,
         observed={box: facts.digest() for box, facts in observed.items()},
     )
+
+
+def refuse_if_unnamed(source: Release, target: Release, observed: Observed) -> None:
+    """Raises RefusedError when a box has a part in the move that was not looked at: nothing can be compared then."""
+    _refuse(unnamed_boxes(source, target, observed))
 
 
 def _refuse(reasons: list[str]) -> None:
@@ -76,23 +93,47 @@ def _steps(playbook: Playbook, move: Move) -> tuple[PlannedStep, ...]:
     """Steps in the order of the playbook, each after those before it on the same lanes.
 
     A stage without ``flow`` waits for everything before it; with it, only for what happened on its own lanes.
+    One that is ``one_at_a_time`` is a chain of turns, each of which is a chain of steps; then comes what is in nobody's
+    turn.
     """
     steps: list[PlannedStep] = []
     last: dict[str, set[str]] = {}
+    floor: set[str] = set()
     for stage in playbook.stages:
-        barrier = set() if stage.flow else _ends(steps)
         if not stage.flow:
-            last = {}
+            floor, last = _ends(steps), {}
+        part = move
+        if stage.one_at_a_time:
+            steps += _in_turns(stage, move, steps)
+            part = replace(move, difference=rest(move.target, move.observed, move.difference))
+            floor = _ends(steps)
         for use in stage.steps:
             now: dict[str, set[str]] = {}
-            for draft in _drafts(use.step, use.params, move):
-                after = set(barrier).union(*(last.get(lane, set()) for lane in draft.lanes))
+            for draft in _drafts(use.step, use.params, part):
+                # A lane on which nothing has happened since the last wait for everything begins there.
+                after = set[str]().union(*(last.get(lane, floor) for lane in draft.lanes))
                 step = place(stage.stage, use.step, draft, after)
                 steps.append(step)
                 for lane in draft.lanes:
                     now.setdefault(lane, set()).add(step.id)
             last.update(now)
     return tuple(steps)
+
+
+def _in_turns(stage: PlaybookStage, move: Move, before: list[PlannedStep]) -> list[PlannedStep]:
+    """The turns of a stage, each after the one before it; the first after all ``before``."""
+    chain: list[PlannedStep] = []
+    last = _ends(before)
+    for number, (engine, share) in enumerate(turns(move.target, move.observed, move.difference), 1):
+        mine = replace(move, difference=share, turn=engine)
+        for use in stage.steps:
+            placed = [
+                place(stage.stage, use.step, draft, last, (number, engine))
+                for draft in _drafts(use.step, use.params, mine)
+            ]
+            last = {step.id for step in placed} or last
+            chain += placed
+    return chain
 
 
 def _drafts(kind: str, params: Mapping[str, object], move: Move) -> list[Draft]:
@@ -114,7 +155,10 @@ def _diffs(source: Release, target: Release, difference: Difference) -> tuple[Fi
             old = before.get(path)
             new = after.get(path) if path in box.install else None
             change = "removed" if new is None else "new" if old is None else "changed"
-            found.append(FileDiff(box=name, path=path, change=change, diff=_unified(path, old, new)))
+            diff = _unified(path, old, new)
+            if not diff and old == new and old is not None and old.secrets:
+                diff = f"# {path}: the same but for the value of a secret"
+            found.append(FileDiff(box=name, path=path, change=change, diff=diff))
     return tuple(found)
 
 
@@ -130,9 +174,19 @@ def _unified(path: str, old: File | None, new: File | None) -> str:
     )
 
 
-def _gap(difference: Difference, observed: Observed) -> Gap:
+def _gap(difference: Difference, observed: Observed, playbook: Playbook, why_held: str | None) -> Gap:
+    stopping = any(box.stop for box in difference.boxes.values())
+    if not difference.start and stopping and not difference.prove:
+        return Gap(expected=None, why="no engine of fleetctl runs afterwards, and the proxy goes if it does")
     if not difference.start:
-        return Gap(expected=0.0, why="no engine stops")
+        return Gap(expected=0.0, why=why_held or "no engine stops")
+    if any(stage.one_at_a_time for stage in playbook.stages):
+        return Gap(expected=0.0, why="one copy at a time, while another serves")
+    gap = _gap_of_all(difference, observed)
+    return gap if why_held is None else Gap(expected=gap.expected, why=f"{gap.why} (not one at a time: {why_held})")
+
+
+def _gap_of_all(difference: Difference, observed: Observed) -> Gap:
     stopping = any(box.stop or box.supersede for box in difference.boxes.values())
     if not stopping:
         return Gap(expected=None, why="no engine of the fleet is up before the move")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
+from fleetctl.render.names import secrets_path
 from fleetctl.render.proxy import proxy_files, template_digest
 from fleetctl.render.release import Engine, ProxyConfig, Rank, Release, Server
 
@@ -32,6 +35,8 @@ class BoxDifference:
     install: list[str] = field(default_factory=list)
     remove: list[str] = field(default_factory=list)
     generation: bool = False
+    mark_drained: bool = False
+    forget_drained: bool = False
 
 
 @dataclass
@@ -58,6 +63,8 @@ class Difference:
             or box.remove
             or box.leftovers
             or box.generation
+            or box.mark_drained
+            or box.forget_drained
             for box in self.boxes.values()
         )
 
@@ -65,9 +72,18 @@ class Difference:
 PROXY_UNIT = ProxyConfig.model_fields["unit"].default
 
 
-def compare(source: Release, target: Release, observed: Observed, generation: int | None) -> Difference:
-    """What has to change so that the fleet, seen as ``observed``, is in ``target`` (kept as ``generation``)."""
-    restart = _engines_to_start(target, observed)
+def compare(
+    source: Release,
+    target: Release,
+    observed: Observed,
+    generation: int | None,
+    anew: Collection[str] = (),
+) -> Difference:
+    """What has to change so that the fleet, seen as ``observed``, is in ``target`` (kept as ``generation``).
+
+    Engines whose id is in ``anew`` start again even when they run as they should.
+    """
+    restart = _engines_to_start(target, observed, anew)
     boxes = {name: _compare_box(facts, name, source, target, restart, generation) for name, facts in observed.items()}
     proxy = target.proxy or source.proxy  # where there will be none any more, running requests still finish
     proxy_facts = observed[proxy.box].proxy if proxy else None
@@ -97,10 +113,12 @@ def compare(source: Release, target: Release, observed: Observed, generation: in
     )
 
 
-def _engines_to_start(target: Release, observed: Observed) -> list[Engine]:
-    """Engines of which some rank does not run the right build. A split starts as a whole."""
+def _engines_to_start(target: Release, observed: Observed, anew: Collection[str]) -> list[Engine]:
+    """Engines of which some rank does not run the right build with the secrets of now. A split starts as a whole."""
 
     def right(engine: Engine, rank: Rank) -> bool:
+        if engine.id in anew or secrets_path(target.layout or "", engine.model) in observed[rank.box].stale:
+            return False
         unit = observed[rank.box].units.get(rank.unit)
         if unit is None or unit.active not in ("active", "activating") or unit.sub == "auto-restart":
             return False
@@ -151,13 +169,15 @@ def _compare_box(
         install=_files_to_install(facts, box, source, target),
         remove=sorted((source_paths | stray) - target_paths),
         generation=facts.generation != generation,
+        forget_drained=facts.drained is not None,
     )
 
 
 def _files_to_install(facts: BoxFacts, box: str, source: Release, target: Release) -> list[str]:
     before = {file.path: file for file in source.files.get(box, ())} if facts.release else {}
     mine = {file.path: file for file in facts.release.files.get(box, ())} if facts.release else before
-    return [file.path for file in target.files.get(box, ()) if mine.get(file.path) != file or file.path in facts.drift]
+    touched = {*facts.drift, *facts.stale}
+    return [file.path for file in target.files.get(box, ()) if mine.get(file.path) != file or file.path in touched]
 
 
 def merged_proxy(source: ProxyConfig | None, target: ProxyConfig) -> ProxyConfig:
@@ -201,15 +221,26 @@ def _transition(source: Release, target: Release, observed: Observed) -> ProxyCo
 
 
 def description(config: ProxyConfig) -> str:
-    """What ``show info`` says of a proxy that runs this configuration."""
+    """What ``show info`` says of a proxy that runs this configuration, as this version of fleetctl renders it."""
     return f"fleetctl {config.fingerprint()}"
+
+
+def description_of(release: Release) -> str | None:
+    """What ``show info`` says of a proxy that runs the release's own haproxy.cfg, whichever version rendered it."""
+    if release.proxy is None:
+        return None
+    for file in release.files.get(release.proxy.box, ()):
+        found = re.search(r"^ *description (fleetctl \S+)$", file.content, re.MULTILINE)
+        if found and file.path.endswith("/haproxy.cfg"):
+            return found[1]
+    return description(release.proxy)
 
 
 def _proxy_unsettled(target: Release, observed: Observed, box: BoxDifference) -> bool:
     assert target.proxy is not None
     running = observed[target.proxy.box].proxy
     paths = {file.path for file in proxy_files(target.proxy)}
-    return running is None or running.description != description(target.proxy) or bool(paths & set(box.install))
+    return running is None or running.description != description_of(target) or bool(paths & set(box.install))
 
 
 def _proxy_to_leave(target: Release, observed: Observed) -> bool:

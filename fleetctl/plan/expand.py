@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetctl.facts.types import Observed
-from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, Difference, description, engine_name
+from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, Difference, description, description_of, engine_name
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.release import Engine, Release
 from fleetctl.spec.units import gib, parse_duration, seconds
@@ -26,6 +26,18 @@ class Move:
     difference: Difference
     generation: int | None
     lead: str
+    by: str = ""
+    limit: float | None = None
+    """Seconds that running requests get; None: what the proxy's settings say."""
+    turn: Engine | None = None
+    """The engine whose turn it is, where one follows another."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds that running requests get before their server is taken away."""
+        proxy = self.target.proxy or self.source.proxy
+        assert proxy is not None
+        return proxy.drain if self.limit is None else self.limit
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,11 @@ def _load_proxy(move: Move) -> Iterable[Draft]:
             "proxy",
             f"{word} the proxy with the servers of both layouts",
             frozenset({config.box}),
-            {"config": config.model_dump(mode="json"), "description": description(config)},
+            {
+                "config": config.model_dump(mode="json"),
+                "description": description(config),
+                "generation": move.generation,
+            },
         )
 
 
@@ -99,22 +115,36 @@ def _hold(move: Move) -> Iterable[Draft]:
         yield Draft(
             proxy.box,
             "proxy",
-            f"hold new requests: drain {', '.join(names)}",
+            f"new requests go to the other copies: drain {', '.join(names)}"
+            if move.turn
+            else f"hold new requests: drain {', '.join(names)}",
             frozenset({PROXY_LANE}),
             {"servers": names},
         )
 
 
-def _drain(move: Move) -> Iterable[Draft]:
+def _drain(move: Move, then: str = "maint") -> Iterable[Draft]:
     proxy = move.target.proxy or move.source.proxy
     if proxy and move.difference.close:
         yield Draft(
             proxy.box,
             "proxy",
-            f"running requests finish (at most {seconds(proxy.drain)})",
+            f"running requests finish (at most {seconds(move.patience)})",
             frozenset({PROXY_LANE}),
-            {"servers": move.difference.close, "limit": proxy.drain},
+            {"servers": move.difference.close, "limit": move.patience, "then": then},
         )
+
+
+def _mark_drained(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.mark_drained:
+            yield _on(name, f"note on {name} that it is drained", by=move.by)
+
+
+def _forget_drained(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.forget_drained:
+            yield _on(name, f"{name} is not drained any more")
 
 
 def _supersede(move: Move) -> Iterable[Draft]:
@@ -155,12 +185,16 @@ def _await_free(move: Move, limit: Any = 300.0) -> Iterable[Draft]:
             continue
         ports = sorted({port for engine, rank in box.start.values() if rank.rank == 0 for port in engine.listens})
         budget = next((b for b in move.target.budgets if b.box == name), None)
-        need = int(budget.share * budget.memory) if budget and box.start else 0
+        # The budget is that of all engines of the box: where some go on running, it is not all to be free.
+        alone = move.turn is None or len(move.target.ranks_on(name)) == 1
+        need = int(budget.share * budget.memory) if budget and box.start and alone else 0
+        coming = [engine_name(engine, rank, move.target.layout) for engine, rank in box.start.values()]
         yield _on(
             name,
             f"wait until {name} is free" + (f" ({gib(need)} wanted)" if need else ""),
             engines=gone,
-            next=[engine_name(engine, rank, move.target.layout) for engine, rank in box.start.values()],
+            # An engine that starts again is no sign of the wait being over: the old one has the same name.
+            next=[engine for engine in coming if engine not in gone],
             ports=ports,
             need=need,
             limit=parse_duration(limit),
@@ -199,11 +233,13 @@ def _count(things: list[str], word: str) -> str:
 def _start_engine(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         for unit, (engine, rank) in sorted(box.start.items()):
+            # Ranks of a split start when all of the old ones have stopped: a new one must not meet an old one.
+            lanes = frozenset(other.box for other in engine.ranks)
             yield Draft(
                 name,
                 f"{name}/{unit}",
                 f"start {unit} on {name}",
-                frozenset({name}),
+                lanes,
                 {
                     "unit": unit,
                     "engine": engine_name(engine, rank, move.target.layout),
@@ -250,7 +286,14 @@ def _open(move: Move) -> Iterable[Draft]:
             engine.id,
             f"the proxy sends requests to {name}",
             lanes,
-            {"server": name, "address": engine.address, "port": engine.port, "maxconn": engine.concurrency},
+            {
+                "server": name,
+                "address": engine.address,
+                "port": engine.port,
+                "maxconn": engine.concurrency,
+                # Undone while other copies serve: its running requests finish first.
+                **({"drain": move.patience} if move.turn else {}),
+            },
         )
 
 
@@ -283,18 +326,19 @@ def _settle_proxy(move: Move) -> Iterable[Draft]:
             paths = _proxy_paths((file.path for file in move.target.files.get(name, ())), PROXY_UNIT)
             yield Draft(
                 name,
-                "proxy",
+                f"proxy@{name}",
                 f"the proxy comes back with {move.target.layout} after a reboot",
                 frozenset({name}),
                 {
                     "generation": move.generation,
                     "install": paths,
                     "remove": gone,
-                    "description": description(proxy),
+                    "description": description_of(move.target),
                 },
             )
         elif gone:
-            yield Draft(name, "proxy", f"stop and remove the proxy on {name}", frozenset({name}), {"leave": gone})
+            summary = f"stop and remove the proxy on {name}"
+            yield Draft(name, f"proxy@{name}", summary, frozenset({name}), {"leave": gone})
 
 
 def _make_current(move: Move) -> Iterable[Draft]:
@@ -325,18 +369,24 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "remove_files": _remove_files,
     "settle_proxy": _settle_proxy,
     "make_current": _make_current,
+    "mark_drained": _mark_drained,
+    "forget_drained": _forget_drained,
 }
 """Every step that a playbook can use."""
 
 
-def place(stage: str, kind: str, draft: Draft, after: Iterable[str]) -> PlannedStep:
-    """The draft as a step of a plan."""
+def place(
+    stage: str, kind: str, draft: Draft, after: Iterable[str], turn: tuple[int, Engine] | None = None
+) -> PlannedStep:
+    """The draft as a step of a plan; in an engine's turn it is about that engine."""
+    target = turn[1].id if turn else draft.target
     return PlannedStep(
-        id=f"{stage}.{kind}.{draft.target}",
+        id=f"{stage}.{kind}.{target}",
         kind=kind,
         stage=stage,
         box=draft.box,
-        target=draft.target,
+        target=target,
+        turn=turn[0] if turn else None,
         params=draft.params,
         summary=draft.summary,
         after=tuple(sorted(set(after))),

@@ -31,11 +31,15 @@ def _use(value: Any) -> Any:
 
 
 class PlaybookStage(Value):
-    """Steps that belong together. With ``flow`` each lane goes on without waiting for the others."""
+    """Steps that belong together. With ``flow`` each lane goes on without waiting for the others.
+
+    With ``one_at_a_time`` all its steps are done for one engine before the first of them for the next.
+    """
 
     stage: str
     summary: str
     flow: bool = False
+    one_at_a_time: bool = False
     steps: tuple[Annotated[Use, BeforeValidator(_use)], ...] = Field(min_length=1)
 
 

@@ -15,6 +15,7 @@ ROOM = 16 * 1024**2  # bytes that /etc/fleetctl and /var/lib/fleetctl need at mo
 def refusals(source: Release, target: Release, observed: Observed, difference: Difference) -> list[str]:
     """Everything that stands in the way, one sentence each, with the box and what to do."""
     return [
+        *_other_fleet(target, observed),
         *_memory(target, observed),
         *_programs(target, observed, difference),
         *_ports(target, observed, difference),
@@ -32,6 +33,16 @@ def unnamed_boxes(source: Release, target: Release, observed: Observed) -> list[
         for release, what in layouts
         if (missing := sorted(set(release.boxes()) - set(observed)))
     ]
+
+
+def _other_fleet(target: Release, observed: Observed) -> Iterable[str]:
+    """Two files for the same boxes would take them from each other."""
+    for box, facts in observed.items():
+        if facts.release is not None and facts.release.fleet != target.fleet:
+            yield (
+                f"{box}: it belongs to fleet {facts.release.fleet}, and this file is of fleet {target.fleet}: use that "
+                "fleet's file, or bring it back to before fleetctl first (fleetctl rollback --via HOST)"
+            )
 
 
 def _memory(target: Release, observed: Observed) -> Iterable[str]:
@@ -113,6 +124,8 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
                 f"{box}: {mention.unit} names {mention.names} (in {mention.where}): if it starts or restarts it, "
                 f"list it under superseded: too"
             )
+        if facts.drained is not None and difference.boxes[box].forget_drained:
+            found.append(f"{box} is {facts.drained}; the move sends requests to its engines again")
         for path in facts.drift:
             found.append(f"{box}: {path} was edited or removed since it was put there; the move replaces it")
         for unit, state in facts.units.items():

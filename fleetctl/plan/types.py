@@ -21,6 +21,7 @@ class PlannedStep(Value):
     params: dict[str, Any] = {}
     summary: str = Field(description="one plain line")
     after: tuple[str, ...] = Field((), description="ids of the steps that must be done first")
+    turn: int | None = Field(None, description="which engine's turn it belongs to, from 1, where one follows another")
 
 
 class Stage(Value):
@@ -51,7 +52,7 @@ class Plan(Value):
 
     move: str = Field(description="identity of the move: UTC time and a few letters")
     fleet: str
-    operation: str = Field(description="cutover or rollback")
+    operation: str = Field(description="cutover, apply, restart, drain, undrain or rollback")
     playbook: str
     from_layout: str | None
     from_generation: int | None

@@ -152,7 +152,7 @@ class Session:
                     if channel.recv_ready() or channel.recv_stderr_ready():
                         continue
                     break
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, LookupError, TypeError, paramiko.SSHException) as error:
             reason = f"{type(error).__name__}: {error}"
         self._lose(reason or self._why())
         self._end()

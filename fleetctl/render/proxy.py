@@ -17,10 +17,10 @@ from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
 
 CONFIG = f"{PROXY_FOLDER}/haproxy.cfg"
-# Bytes of a request that are searched for the model's name, where there are several models.
+SCRIPTS = ("hold.lua", "aloud.lua", "prove.lua")
+# Bytes of a request that are kept until its answer begins, and searched for the model's name where there are several.
 BODY_LIMIT = 1024 * 1024
 MAXCONN = 4000
-MAXCONN_SEVERAL = 1000
 
 
 def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
@@ -33,11 +33,13 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
         port=proxy.port,
         layout=layout,
         hold=proxy.hold,
+        keepalive=proxy.keepalive,
         drain=proxy.drain,
         stream_limit=proxy.stream_limit,
         check_interval=proxy.check_interval,
         backends=backends(fleet),
         api_keys=dict(proxy.api_keys),
+        certificate=proxy.tls.certificate if proxy.tls else None,
         template=template_digest(),
     )
 
@@ -45,13 +47,13 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
 @cache
 def template_digest() -> str:
     """Changes when a newer fleetctl would render the same configuration differently."""
-    texts = [root_text("haproxy", "haproxy.cfg.j2"), root_text("haproxy", "hold.lua")]
+    texts = [root_text("haproxy", name) for name in ("haproxy.cfg.j2", *SCRIPTS)]
     texts += [root_text("systemd", "proxy.service.j2"), *(error_page(error) for error in ERRORS)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
-    """Unit, configuration, Lua action, error pages and (where there are keys) the root-only file of keys."""
+    """Unit, configuration, Lua scripts, error pages and (where there are keys) the root-only file of keys."""
     run_folder = PurePosixPath(config.admin_socket).parent
     unit = fill(
         "systemd",
@@ -64,12 +66,14 @@ def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
     files = [
         File(path=f"{UNIT_FOLDER}/{config.unit}", content=unit),
         File(path=CONFIG, content=haproxy_config(config)),
-        File(path=f"{PROXY_FOLDER}/hold.lua", content=root_text("haproxy", "hold.lua")),
+        *(File(path=f"{PROXY_FOLDER}/{name}", content=root_text("haproxy", name)) for name in SCRIPTS),
     ]
     files += [File(path=f"{PROXY_FOLDER}/{e.status}.http", content=error_page(e)) for e in ERRORS]
     if config.api_keys:
         keys = "".join(f"@secret:{name}@ {name}\n" for name in config.api_keys)
-        files.append(File(path=f"{PROXY_FOLDER}/keys", content=keys, mode=0o600, secrets=dict(config.api_keys)))
+        files.append(
+            File(path=f"{PROXY_FOLDER}/keys", content=keys, mode=0o600, quoting="word", secrets=dict(config.api_keys))
+        )
     return tuple(files)
 
 
@@ -88,10 +92,13 @@ def haproxy_config(config: ProxyConfig) -> str:
         box=config.box,
         admin_socket=config.admin_socket,
         run_folder=PurePosixPath(config.admin_socket).parent,
-        maxconn=MAXCONN_SEVERAL if several else MAXCONN,
+        maxconn=MAXCONN,
         bind=_endpoint(config.address, config.port),
+        certificate=None if config.certificate is None else _quoted(config.certificate),
         hold=_milliseconds(config.hold),
         hold_seconds=f"{config.hold:g}",
+        keepalive_seconds=f"{config.keepalive:g}",
+        stream_seconds=f"{config.stream_limit:g}",
         stream_limit=_milliseconds(config.stream_limit),
         check={
             "inter": _milliseconds(config.check_interval),
@@ -113,6 +120,7 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
     return {
         "name": backend.name,
         "title": f"Served as {json.dumps(list(backend.served_as))[1:-1]}",
+        "question": _quoted(_question(backend.served_as[0])),
         "patterns": " ".join(_quoted(name) for name in backend.served_as),
         "names": not all(_is_ip(server.address) for server in backend.servers),
         "servers": [
@@ -125,6 +133,11 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
             for server in backend.servers
         ],
     }
+
+
+def _question(model: str) -> str:
+    """The smallest completion that an engine can be asked for."""
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1})
 
 
 def _quoted(text: str) -> str:

@@ -35,9 +35,9 @@ class File(Value):
     content: str
     mode: int = 0o644
     secrets: dict[str, Secret] = {}
-    quoting: Literal["none", "environment"] = Field(
+    quoting: Literal["none", "environment", "word"] = Field(
         "none",
-        description="how a secret is written into the content: as it is, or as a value of EnvironmentFile=",
+        description="how a secret gets into the content: as it is, as a value of EnvironmentFile=, or as one word",
     )
 
 
@@ -133,11 +133,13 @@ class ProxyConfig(Value):
     admin_socket: str = "/run/fleetctl-proxy/admin.sock"
     layout: str | None = Field(description="servers of this layout are enabled when HAProxy starts; None: no server")
     hold: float
+    keepalive: float = Field(10.0, description="seconds between two comment lines for streaming requests that are held")
     drain: float
     stream_limit: float
     check_interval: float
     backends: tuple[Backend, ...]
     api_keys: dict[str, Secret] = {}
+    certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")
     template: str = Field("", description="digest of the templates that it is rendered with")
 
     def fingerprint(self) -> str:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
+
+
+class Flag:
+    """Set once, looked at by many. Not a threading.Event: its lock cannot be taken again by a signal handler."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        """From now on it is set."""
+        self._set = True
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self._set
 
 
 @dataclass
@@ -13,9 +27,9 @@ class Control:
     ``stop``: begin nothing more and undo. ``leave``: do not even undo. ``lost``: somebody else holds the fleet.
     """
 
-    stop: threading.Event = field(default_factory=threading.Event)
-    leave: threading.Event = field(default_factory=threading.Event)
-    lost: threading.Event = field(default_factory=threading.Event)
+    stop: Flag = field(default_factory=Flag)
+    leave: Flag = field(default_factory=Flag)
+    lost: Flag = field(default_factory=Flag)
     reason: str = ""
 
     def ask_to_stop(self, reason: str) -> None:

@@ -55,6 +55,7 @@ class Execution:
         self._steps = {step.id: step for step in plan.steps}
         self._patience = RECONNECT
         self._stopping = False
+        self._broken_turns: set[int] = set()
 
     # Forward
 
@@ -74,7 +75,8 @@ class Execution:
             if isinstance(cause, InterruptedMoveError):
                 raise InterruptedMoveError(f"the {self.plan.operation} was {cause} and undone; {back}")
             raise MoveUndoneError(
-                f"the {self.plan.operation} failed and was undone; {back}: {cause}",
+                f"the {self.plan.operation} failed and was undone; {back}: "
+                f"{cause.message if isinstance(cause, FleetError) else cause}",
                 hint=cause.hint if isinstance(cause, FleetError) else None,
             ) from cause
         end = {"result": "done", **measures(self.plan, self.history.results)}
@@ -86,7 +88,8 @@ class Execution:
     def _forward(self, name: str) -> None:
         step = self._steps[name]
         kind = KINDS[step.kind]
-        if name in self.history.results and kind.once:
+        if name in self.history.results and (kind.once or (kind.once_a_turn and self._turn_is_over(step))):
+            self._tell("step", "already", step, seconds=0.0)
             return
         began = time.monotonic()
         try:
@@ -99,6 +102,11 @@ class Execution:
             self._tell("step", "already", step, seconds=took)
             return
         self._tell("step", "done", step, seconds=took, result=result)
+
+    def _turn_is_over(self, step: PlannedStep) -> bool:
+        """The last step of the engine's turn was done before a cut."""
+        last = next((other.id for other in reversed(self.plan.steps) if other.turn == step.turn), None)
+        return step.turn is not None and last in self.history.results
 
     def _carry_on(self, step: PlannedStep, kind: Step) -> Record | None:
         """Do a step and have it in the journal. Each time that a box went away it is checked again before it is done
@@ -225,12 +233,23 @@ class Execution:
     def _backward(self, name: str) -> None:
         step = self._steps[name]
         began = time.monotonic()
+        self._spare(step)
         self._tell("step", "undo", step)
+        try:
+            self._take_back(step)
+        except BaseException:
+            if step.turn is not None:
+                self._broken_turns.add(step.turn)
+            raise
+        self.history.undone.add(name)
+        self._tell("step", "undone", step, seconds=round(time.monotonic() - began, 3))
+
+    def _take_back(self, step: PlannedStep) -> None:
         for attempt in range(ATTEMPTS):
             try:
-                result = KINDS[step.kind].undo(self._context, step, self.history.priors[name])
-                self._append("undone", step=name, result=result)
-                break
+                result = KINDS[step.kind].undo(self._context, step, self.history.priors[step.id])
+                self._append("undone", step=step.id, result=result)
+                return
             except ConnectionLost as gone:
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -238,8 +257,12 @@ class Execution:
             except FleetError as error:
                 self._tell("step", "undo-failed", step, message=str(error))
                 raise
-        self.history.undone.add(name)
-        self._tell("step", "undone", step, seconds=round(time.monotonic() - began, 3))
+
+    def _spare(self, step: PlannedStep) -> None:
+        """Raises StepError where a later turn could not be undone: this one's engine may be the last that serves."""
+        turn = step.turn
+        if turn is not None and any(broken > turn for broken in self._broken_turns):
+            raise StepError(f"{step.target} is left as it is, for a copy that was to serve meanwhile did not come back")
 
     # Telling
 

@@ -22,6 +22,8 @@ class Filler:
         """The content of a file with its secrets in it. Raises SpecError when one is not to be had."""
 
         def put(match: re.Match[str]) -> str:
+            if match[1] not in file.secrets:
+                return match[0]  # no placeholder, but text that looks like one
             secret = file.secrets[match[1]]
             with self._lock:
                 key = secret.model_dump_json()
@@ -30,6 +32,11 @@ class Filler:
                 value = self._read[key]
             if "\n" in value:
                 raise SpecError(f"the secret in {secret.where()} has a line break in it and cannot go into {file.path}")
+            if file.quoting == "word" and (not value or value.startswith("#") or any(c.isspace() for c in value)):
+                raise SpecError(
+                    f"the secret in {secret.where()} cannot be a key: "
+                    "it is empty, has white space in it, or begins with #"
+                )
             return _as_environment_value(value) if file.quoting == "environment" else value
 
         return _PLACE.sub(put, file.content)

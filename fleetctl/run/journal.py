@@ -111,16 +111,33 @@ class Journal:
 
 
 def read_history(boxes: Boxes, lead: str, move: str) -> History:
-    """The journal of a move as the lead box has it. Raises UnfinishedError when this version cannot carry it out."""
-    told = boxes[lead].call("journal_read", move=move)
-    meta = told["meta"] or {}
+    """The journal of a move as the lead box has it.
+
+    Raises UnfinishedError when its plan is missing or damaged, or of a version that this one cannot carry out.
+    """
+    told = boxes[lead].call("journal_read", move=move) or {}
+    folder = told.get("folder") or f"/var/lib/fleetctl/moves/{move}"
+    meta = told.get("meta") or {}
+    if not told.get("plan"):
+        raise _without_plan(lead, move, folder, f"{folder}/plan.json is missing or damaged")
     try:
         plan = Plan.model_validate(told["plan"])
     except ValidationError as error:
         first = error.errors()[0]
         wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        if meta.get("fleetctl", __version__) == __version__:
+            raise _without_plan(lead, move, folder, f"{folder}/plan.json is damaged: {wrong}") from error
         raise of_another_version(lead, move, meta, wrong) from error
     return History.of(plan, meta, told["records"])
+
+
+def _without_plan(lead: str, move: str, folder: str, wrong: str) -> UnfinishedError:
+    """The error for a move that nobody can finish or undo: what it was to do is not known any more."""
+    return UnfinishedError(
+        f"{lead}: move {move} can be neither finished nor undone: {wrong}",
+        hint=f"look at `fleetctl status`, then remove {folder} on {lead} and bring the fleet into a layout with "
+        "`fleetctl cutover --to LAYOUT`; the steps that the move had done are not undone by removing it",
+    )
 
 
 def of_another_version(lead: str, move: str, meta: Record, wrong: str) -> UnfinishedError:

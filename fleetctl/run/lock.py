@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from fleetctl.errors import BoxError, LockedError
-from fleetctl.facts.types import Lock
+from fleetctl.facts.types import STALE_AFTER, Lock
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.run.control import Control
@@ -19,7 +19,6 @@ from fleetctl.run.owner import is_gone, myself
 from fleetctl.run.reach import Reach
 
 BEAT_EVERY = 2.0
-STALE_AFTER = 15.0  # seconds without a heartbeat after which a lock may be taken over on request
 RETURN_WITHIN = 6.0  # seconds in which a holder whose connection broke comes back; then his lock is free to be taken
 LOOK_EVERY = 0.5
 

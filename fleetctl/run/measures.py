@@ -10,13 +10,18 @@ Record = dict[str, Any]
 
 
 def measures(plan: Plan, results: dict[str, Record]) -> Record:
-    """What a finished move measured, in seconds: ``gap`` without an engine, ``loads`` by engine, ``stops`` by unit."""
+    """What a finished move measured, in seconds: ``gap`` without an engine, ``loads`` by engine, ``stops`` by unit.
+
+    ``cut`` counts requests that still ran when their time was over.
+    """
     by_kind: dict[str, dict[str, Record]] = {}
     for step in plan.steps:
         if step.id in results:
             by_kind.setdefault(step.kind, {})[step.id] = results[step.id]
     params = {step.id: step for step in plan.steps}
-    held = [r["held_from"] for r in by_kind.get("hold", {}).values() if "held_from" in r]
+    held = [
+        r["held_from"] for name, r in by_kind.get("hold", {}).items() if "held_from" in r and params[name].turn is None
+    ]
     opened = [r["open_at"] for r in by_kind.get("open", {}).values() if "open_at" in r]
     started: dict[str, float] = {}
     for name, result in by_kind.get("start_engine", {}).items():
@@ -26,10 +31,11 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
     ready = {}
     for name, result in by_kind.get("await_ready", {}).items():
         step = params[name]
-        begun = [started.get(f"{rank['unit']}@{rank['box']}") for rank in step.params["ranks"]]
-        times = [at for at in begun if at is not None]
-        if times and "ready_at" in result:
-            loads[step.params["engine"]] = round(result["ready_at"] - min(times), 3)
+        for head in step.params["ranks"][:1]:  # its start and its being ready are told by the same clock
+            begun = started.get(f"{head['unit']}@{head['box']}")
+            if begun is None or "ready_at" not in result:
+                continue
+            loads[step.params["engine"]] = round(result["ready_at"] - begun, 3)
             ready[step.params["engine"]] = result["ready_at"]
     stops = {
         f"{params[name].box}/{params[name].params['unit']}": result["took"]
@@ -37,4 +43,14 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
         if "took" in result
     }
     gap = round(min(opened) - max(held), 3) if held and opened else None
-    return {"gap": gap, "held_from": max(held, default=None), "ready": ready, "loads": loads, "stops": stops}
+    if any(step.turn is not None for step in plan.steps) and not held:
+        gap = 0.0
+    cut = sum(r.get("cut", 0) for r in by_kind.get("drain", {}).values())
+    return {
+        "gap": gap,
+        "cut": cut,
+        "held_from": max(held, default=None),
+        "ready": ready,
+        "loads": loads,
+        "stops": stops,
+    }

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetctl.errors import FleetError, RefusedError, SpecError, UnfinishedError
+from fleetctl.errors import FleetError, LockedError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
 from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
-from fleetctl.plan.build import build_plan
+from fleetctl.plan.build import build_plan, refuse_if_unnamed
+from fleetctl.plan.difference import compare
 from fleetctl.plan.playbook import Playbook
+from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import Plan
 from fleetctl.remote.boxes import Boxes
 from fleetctl.render.layout import render_layout
-from fleetctl.render.release import Release
+from fleetctl.render.release import File, Release
+from fleetctl.run.secrets import Expected, expected
 from fleetctl.spec.fleet import Fleet
 
 
@@ -39,12 +43,19 @@ class Look:
 
     asked: dict[str, dict[str, Any]]
     observed: Observed
+    notes: tuple[str, ...] = ()
+    """What the look could not tell."""
 
 
-def look(subject: Subject, releases: tuple[Release, ...] = ()) -> Look:
-    """Facts of every box, asked for what the file and the releases mention."""
+def look(subject: Subject, releases: tuple[Release, ...] = (), fill: Callable[[File], str] | None = None) -> Look:
+    """Facts of every box, asked for what the file and the releases mention.
+
+    With ``fill``, which reads secrets, the boxes also say which files have other secrets in them than those of now.
+    """
     asked = questions(subject.fleet, releases)
-    return Look(asked, gather(subject.boxes, asked))
+    wanted = expected(releases, fill) if fill else Expected()
+    unread = tuple(f"{why}: whether that secret has changed is not known" for why in wanted.unread)
+    return Look(asked, gather(subject.boxes, asked, wanted.digests), unread)
 
 
 def wanted_release(subject: Subject, layout: str) -> Release:
@@ -88,8 +99,19 @@ def measured_weights(observed: Observed, releases: tuple[Release, ...]) -> dict[
     return found
 
 
-def plan_cutover(subject: Subject, wanted: Release, seen: Look, playbook: Playbook) -> Plan:
-    """The plan that brings the fleet, looked at with the release that is wanted in mind, into that release."""
+def plan_cutover(
+    subject: Subject,
+    wanted: Release,
+    seen: Look,
+    playbook: Playbook,
+    *,
+    rolling: Playbook | None = None,
+    operation: str = "cutover",
+) -> Plan:
+    """The plan that brings the fleet, looked at with the release that is wanted in mind, into that release.
+
+    ``rolling`` is the playbook to use in place of the other where engines can change one at a time.
+    """
     fleet, observed = subject.fleet, seen.observed
     weights = measured_weights(observed, (wanted,))
     target = wanted
@@ -100,19 +122,30 @@ def plan_cutover(subject: Subject, wanted: Release, seen: Look, playbook: Playbo
     numbers = [number for facts in observed.values() for number in facts.generations]
     current = observed[lead].generation
     same = current is not None and _same(source, target)
-    generation = current if same else max(numbers, default=0) + 1
+    # With other secrets it is another generation, so that a rollback brings those of before back.
+    stays = same and not any(facts.stale for facts in observed.values())
+    generation = current if stays else max(numbers, default=0) + 1
     meta = observed[lead].generations.get(current or 0) or {}
+    target = source if same else target
+    why: str | None = None
+    if rolling is not None:
+        refuse_if_unnamed(source, target, observed)
+        difference = compare(source, target, observed, generation)
+        why = why_not_one_at_a_time(source, target, observed, difference) if difference.start else None
+        playbook = rolling if why is None else playbook
     return build_plan(
         source=source,
-        target=source if same else target,
+        target=target,
         observed=observed,
         questions=seen.asked,
         playbook=playbook,
-        operation="cutover",
+        operation=operation,
         lead=lead,
         move=new_move_name(),
         generation=generation,
-        previous=meta.get("previous") if same else current,
+        previous=meta.get("previous") if stays else current,
+        notes=seen.notes,
+        why_held=why,
     )
 
 
@@ -131,9 +164,19 @@ def plan_rollback(subject: Subject, seen: Look, playbook: Playbook, to: int | No
     observed = seen.observed
     lead = lead_of(observed, subject.fleet.proxy.box)
     current = observed[lead].generation
+    if current is None and observed[lead].notes:
+        raise RefusedError(
+            f"there is nothing to roll back: {lead}: {'; '.join(observed[lead].notes)}",
+            hint="`fleetctl cutover --to LAYOUT` puts a layout in place",
+        )
     if current is None:
         raise RefusedError("there is nothing to roll back: no layout is live", hint="fleetctl status shows more")
-    meta = observed[lead].generations[current] or {}
+    meta = observed[lead].generations.get(current)
+    if meta is None:
+        raise RefusedError(
+            f"{lead}: what it keeps of generation {current}, which is current, is not complete",
+            hint="`fleetctl cutover --to LAYOUT` puts a layout in place",
+        )
     number = to if to is not None else meta.get("previous")
     if number == current:
         raise RefusedError(f"generation {current} is the current one")
@@ -151,7 +194,7 @@ def plan_rollback(subject: Subject, seen: Look, playbook: Playbook, to: int | No
     return build_plan(
         source=source,
         target=target,
-        observed=again.observed,
+        observed=again.observed if number is None else _with_kept_secrets(subject, target, again.observed, number),
         questions=again.asked,
         playbook=playbook,
         operation="rollback",
@@ -179,15 +222,30 @@ def refuse_changed(subject: Subject, plan: Plan) -> None:
         )
 
 
+def _with_kept_secrets(subject: Subject, target: Release, observed: Observed, number: int) -> Observed:
+    """The same facts, in which files are stale whose secrets are not those that generation ``number`` was kept with."""
+    found = dict(observed)
+    for box, facts in observed.items():
+        paths = [file.path for file in target.files.get(box, ()) if file.secrets]
+        if paths and number in facts.generations:
+            folder = f"/etc/fleetctl/generations/{number}/files"
+            told = subject.boxes[box].call("installed", folder=folder, paths=paths, absent=[])
+            found[box] = facts.model_copy(update={"stale": tuple(told["differ"])})
+    return found
+
+
 def refuse_unfinished(observed: Observed) -> None:
     """Raises UnfinishedError when a move was cut off."""
     found = unfinished(observed)
     if found is None:
         return
-    _, move = found
+    box, move = found
+    lock = observed[box].lock
+    mine = lock is not None and (lock.host, lock.pid) == (os.uname().nodename, os.getpid())
+    if lock is not None and lock.alive and not mine:
+        raise LockedError(f"a {move.operation} is under way: {lock}", hint="wait until it is done")
     where = f"from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
-    finish = f"fleetctl cutover --to {move.to_layout}" if move.operation == "cutover" else "fleetctl rollback"
     raise UnfinishedError(
         f"a {move.operation} {where} by {move.who} was cut off",
-        hint=f"`{finish}` finishes it, `fleetctl rollback --undo` takes it back",
+        hint=f"`{move.finish}` finishes it, `fleetctl rollback --undo` takes it back",
     )

@@ -181,6 +181,15 @@ class Placement(Part):
         return self.copies if self.copies is not None else (self.split or {})
 
 
+class Tls(Part):
+    """HTTPS at the proxy, with the operator's own certificate. Clients speak HTTP/2 or HTTP/1.1 over TLS 1.2 or 1.3."""
+
+    certificate: str = Field(
+        description="path on the proxy's box of a PEM file with certificate, chain and private key; "
+        "after a renewal: systemctl reload fleetctl-proxy"
+    )
+
+
 class Proxy(Part):
     """The one address that clients use."""
 
@@ -188,6 +197,9 @@ class Proxy(Part):
     address: str | None = Field(default=None, description="address to listen on; default: the box's address")
     port: Port = Field(default=8080, description="port to listen on")
     hold: Duration = Field(default=1200.0, description="how long a request waits while no engine is up, before a 503")
+    keepalive: Duration = Field(
+        default=10.0, description="time between two comment lines for streaming requests that wait for an engine"
+    )
     drain: Duration = Field(
         default=120.0, description="how long running requests may take to finish before an engine stops"
     )
@@ -195,6 +207,7 @@ class Proxy(Part):
         default=3600.0, description="longest silence of an engine before its request is given up"
     )
     check_interval: Duration = Field(default=0.5, description="time between two health checks of an engine")
+    tls: Tls | None = Field(default=None, description="HTTPS for clients; default: plain HTTP")
     api_keys: dict[Name, SecretRef] = Field(default={}, description="named keys that clients may use; none: no check")
 
 

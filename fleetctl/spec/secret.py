@@ -47,7 +47,13 @@ class Secret(BaseModel):
         return f"command {(self.command or ('',))[0]}"
 
     def read(self) -> str:
-        """The secret itself, without the newline at its end. Raises SpecError when it is not to be had."""
+        """The secret itself, without the newline at its end. Raises SpecError when it is not to be had, or empty."""
+        value = self._value()
+        if not value:
+            raise SpecError(f"the secret in the {self.where()} is empty", hint="an empty secret protects nothing")
+        return value
+
+    def _value(self) -> str:
         if self.env is not None:
             value = os.environ.get(self.env)
             if value is None:
@@ -58,11 +64,15 @@ class Secret(BaseModel):
                 return Path(self.file).expanduser().read_text().rstrip("\n")
             except OSError as error:
                 raise SpecError(f"cannot read the secret in {self.where()}: {error.strerror}") from error
+            except UnicodeDecodeError:
+                raise SpecError(f"the secret in {self.where()} is not UTF-8 text") from None
         argv = list(self.command or ())
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SpecError(f"the {self.where()} for a secret did not run: {error}") from error
+        except UnicodeDecodeError:
+            raise SpecError(f"what the {self.where()} for a secret printed is not UTF-8 text") from None
         if done.returncode != 0:
             raise SpecError(f"the {self.where()} for a secret ended with status {done.returncode}")
         return done.stdout.rstrip("\n")

@@ -58,6 +58,9 @@ class Step:
     once: ClassVar[bool] = False
     """Not repeated when a cut-off move is finished: it looks at the fleet as it was before the move."""
 
+    once_a_turn: ClassVar[bool] = False
+    """Not repeated either when the turn of its engine is over: that engine serves."""
+
     def check(self, context: Context, step: PlannedStep) -> bool:
         """Already so? Then it is not done again."""
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from fleetctl.plan.types import PlannedStep
@@ -18,6 +19,7 @@ class StopEngine(Step):
     """
 
     kind = "stop_engine"
+    once_a_turn = True
 
     def check(self, context: Context, step: PlannedStep) -> bool:
         state = context.box(step).call("unit_states", units=[step.params["unit"]])[step.params["unit"]]
@@ -72,6 +74,7 @@ class AwaitFree(Step):
     """Processes and ports of the old engines are gone and available memory has levelled off."""
 
     kind = "await_free"
+    once_a_turn = True
 
     def check(self, context: Context, step: PlannedStep) -> bool:
         running = {process["engine"] for process in context.box(step).call("engine_processes")}
@@ -148,6 +151,12 @@ class AwaitReady(Step):
 
     def do(self, context: Context, step: PlannedStep) -> Record:
         ranks = step.params["ranks"]
+        failed = threading.Event()
+
+        def heard(rank: Record, event: Record) -> None:
+            if failed.is_set():
+                raise OpFailed(rank["box"], "await_ready", "Cancelled", "another rank of the engine failed")
+            context.say(step, {"box": rank["box"], **event})
 
         def wait(number: int) -> Record:
             rank = ranks[number]
@@ -159,12 +168,17 @@ class AwaitReady(Step):
                         engine=rank["engine"],
                         url=step.params["url"] if number == 0 else None,
                         limit=step.params["limit"],
-                        on_event=lambda event: context.say(step, {"box": rank["box"], **event}),
+                        on_event=lambda event: heard(rank, event),
                     )
                 )
             except OpFailed as failure:
+                failed.set()
                 raise with_log(context, rank["box"], rank["unit"], failure) from failure
 
         with ThreadPoolExecutor(len(ranks)) as pool:
-            told = list(pool.map(wait, range(len(ranks))))
+            waits = [pool.submit(wait, number) for number in range(len(ranks))]
+        errors = [error for one in waits if (error := one.exception()) is not None]
+        if errors:
+            raise next((error for error in errors if getattr(error, "kind", "") != "Cancelled"), errors[0])
+        told = [one.result() for one in waits]
         return {"ready_at": told[0]["ready_at"], "waited": max(one["waited"] for one in told)}

@@ -24,6 +24,7 @@ class Gate(Step):
                     engine, context.plan.release.gates, socket, lambda text: context.say(step, {"log": text})
                 )
             except EngineError as error:
+                box.call("ping", timeout=10)  # where the connection broke, it says so, and the gate is tried again
                 answer = f"it answered: {error.answer[:400]}\n" if error.answer else ""
                 raise StepError(
                     error.message, hint=answer + log_of(context, engine.head.box, engine.head.unit)

@@ -141,9 +141,14 @@ class LoadProxy(Step):
         box = context.box(step)
         folder = transition_folder(context.plan.move)
         files = proxy_files(config)
-        box.call("write", files=[_entry(folder, file, context) for file in files])
+        plain = [file for file in files if not file.secrets]
+        box.call("write", files=[_entry(folder, file, context) for file in plain])
         paths = [file.path for file in files]
-        box.call("install", move=context.plan.move, folder=folder, paths=paths, remove=[])
+        # Files with secrets are those of the generation: a rollback needs no secret of the operator's machine.
+        kept = context.generation_files(step.params["generation"])
+        for source, some in ((folder, plain), (kept, [file for file in files if file.secrets])):
+            chosen = [file.path for file in some]
+            box.call("install", move=context.plan.move, folder=source, paths=chosen, remove=[])
         box.call("daemon_reload")
         reload_or_start(box, config)
         box.call("proxy_await", path=config.admin_socket, description=step.params["description"], limit=15)

@@ -89,8 +89,11 @@ class SettleProxy(Step):
         if seen is None or seen["description"] != step.params["description"] or others:
             reload_or_start(box, proxy)
             box.call("proxy_await", path=proxy.admin_socket, description=step.params["description"], limit=15)
-        up = [f"{engine.backend}/{engine.server}" for engine in context.plan.release.engines]
-        box.call("proxy_set", path=proxy.admin_socket, states=dict.fromkeys(up, "ready"), limit=15)
+        # Every server, not only those of this layout: a proxy that was restarted meanwhile has others up.
+        up = {f"{engine.backend}/{engine.server}" for engine in context.plan.release.engines}
+        known = [f"{backend.name}/{server.name}" for backend in proxy.backends for server in backend.servers]
+        states = {name: "ready" if name in up else "maint" for name in known}
+        box.call("proxy_set", path=proxy.admin_socket, states=states, limit=15)
         # Only now does nothing use what the new configuration has no place for, such as keys.
         box.call("install", move=context.plan.move, folder="", paths=[], remove=step.params["remove"])
         # The files of the time between are done with, and there may be keys in them.
@@ -102,7 +105,7 @@ class SettleProxy(Step):
         proxy = context.proxy
         paths = step.params.get("leave") or [*step.params["install"], *step.params["remove"]]
         box.call("uninstall", move=context.plan.move, paths=paths)
-        if any(other.kind == "load_proxy" for other in context.plan.steps):
+        if any(other.kind == "load_proxy" and other.box == step.box for other in context.plan.steps):
             # These are the files from before the move, which the running proxy gets when that step is undone: until
             # then it has to know the servers of both layouts.
             return {}
@@ -122,7 +125,8 @@ class MakeCurrent(Step):
     kind = "make_current"
 
     def prior(self, context: Context, step: PlannedStep) -> Record:
-        return {"generation": context.plan.from_generation}
+        recorded = context.box(step).call("superseded_read")
+        return {"generation": context.plan.from_generation, "superseded": recorded}
 
     def do(self, context: Context, step: PlannedStep) -> Record:
         box = context.box(step)
@@ -138,5 +142,7 @@ class MakeCurrent(Step):
         return {"before": told["before"]}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
-        context.box(step).call("generation_current", number=prior["generation"])
+        box = context.box(step)
+        box.call("generation_current", number=prior["generation"])
+        box.call("superseded_record", states=prior["superseded"])
         return {}

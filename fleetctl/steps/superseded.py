@@ -10,15 +10,25 @@ from fleetctl.steps.base import Context, Record, Step, register
 
 
 def _states(context: Context, step: PlannedStep) -> dict[str, dict[str, Any]]:
-    return dict(context.box(step).call("unit_states", units=step.params["units"]))
+    return dict(context.box(step).call("superseded_states", units=step.params["units"]))
 
 
 def _awake(states: dict[str, dict[str, Any]]) -> list[str]:
     return [
         unit
         for unit, state in states.items()
-        if state["active"] not in ("inactive", "failed") or state["enabled"] in ("enabled", "enabled-runtime")
+        if state["active"] not in ("inactive", "failed")
+        or state["enabled"] in ("enabled", "enabled-runtime")
+        or state["wanted"]
     ]
+
+
+def _give_back(context: Context, step: PlannedStep, prior: dict[str, dict[str, Any]]) -> Record:
+    """Give units back, and say which of them did not come back: that is nothing to fail a move for."""
+    told = dict(context.box(step).call("unsupersede", prior=prior))
+    for unit, reason in told["not_restored"].items():
+        context.say(step, {"log": f"{step.box}: {unit} is not as it was before fleetctl: {reason}"})
+    return told
 
 
 @register
@@ -41,9 +51,9 @@ class Supersede(Step):
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
         box = context.box(step)
-        box.call("unsupersede", prior=prior["states"])
+        told = _give_back(context, step, prior["states"])
         box.call("superseded_forget", units=step.params["units"])
-        return {}
+        return {"not_restored": told["not_restored"]}
 
 
 @register
@@ -56,10 +66,9 @@ class RestoreSuperseded(Step):
         return {"states": _states(context, step)}
 
     def do(self, context: Context, step: PlannedStep) -> Record:
-        box = context.box(step)
-        recorded = box.call("superseded_read")
+        recorded = context.box(step).call("superseded_read")
         mine = {unit: recorded[unit] for unit in step.params["units"] if unit in recorded}
-        return {"states": box.call("unsupersede", prior=mine), "recorded": mine}
+        return {**_give_back(context, step, mine), "recorded": mine}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
         context.box(step).call("supersede", units=step.params["units"], limit=180)

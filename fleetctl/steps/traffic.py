@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+from fleetctl.errors import StepError
 from fleetctl.plan.types import PlannedStep
 from fleetctl.spec.units import seconds
 from fleetctl.steps.base import Context, Record, Step, register
 
+PATIENCE = 15.0  # seconds for a proxy that died to be back: systemd starts it again after one
+
+
+def _look(context: Context, step: PlannedStep) -> dict[str, Any]:
+    """The running proxy, started when it was stopped. Raises StepError, naming the unit, when it does not come."""
+    box, proxy = context.box(step), context.proxy
+    deadline = time.monotonic() + PATIENCE
+    seen = box.call("proxy_look", path=proxy.admin_socket)
+    while seen is None:
+        if time.monotonic() > deadline:
+            raise StepError(
+                f"{step.box}: {proxy.unit} does not run, so that requests can be neither held nor sent anywhere",
+                hint=f"systemctl status {proxy.unit} there says why",
+            )
+        box.call("unit_start", unit=proxy.unit)
+        time.sleep(0.2)
+        seen = box.call("proxy_look", path=proxy.admin_socket)
+    return dict(seen)
+
 
 def _servers_up(context: Context, step: PlannedStep) -> set[str]:
-    seen = context.box(step).call("proxy_look", path=context.proxy.admin_socket) or {"servers": {}}
-    return {
-        name for name, server in seen["servers"].items() if server["status"].startswith("UP") and server["weight"] > 0
-    }
+    servers = _look(context, step)["servers"]
+    return {name for name, server in servers.items() if server["status"].startswith("UP") and server["weight"] > 0}
 
 
 @register
@@ -19,6 +40,7 @@ class Hold(Step):
     """Drain the old servers: with none left, new requests wait in the proxy."""
 
     kind = "hold"
+    once_a_turn = True
 
     def check(self, context: Context, step: PlannedStep) -> bool:
         return not _servers_up(context, step) & set(step.params["servers"])
@@ -29,9 +51,9 @@ class Hold(Step):
         return {"held_from": told["at"]}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
-        seen = context.box(step).call("proxy_look", path=context.proxy.admin_socket)
+        seen = _look(context, step)
         # A server that the new configuration has no place for comes back when the earlier one is loaded again.
-        names = [name for name in step.params["servers"] if seen is None or name in seen["servers"]]
+        names = [name for name in step.params["servers"] if name in seen["servers"]]
         states = dict.fromkeys(names, "ready")
         return dict(context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states, limit=60))
 
@@ -41,6 +63,7 @@ class Drain(Step):
     """Wait for the requests that run on the old servers, then take those servers out altogether."""
 
     kind = "drain"
+    once_a_turn = True
 
     def do(self, context: Context, step: PlannedStep) -> Record:
         limit = step.params["limit"]
@@ -53,8 +76,10 @@ class Drain(Step):
             on_event=context.progress(step),
         )
         if told["left"]:
-            context.say(step, {"log": f"{told['left']} requests still run after {seconds(limit)} and will be cut"})
-        states = dict.fromkeys(step.params["servers"], "maint")
+            fate = "" if step.params.get("then") == "drain" else " and will be cut"
+            context.say(step, {"log": f"{told['left']} requests still run after {seconds(limit)}{fate}"})
+        # In `drain` no new request comes either, and what still runs is not in danger of being taken for done.
+        states = dict.fromkeys(step.params["servers"], step.params.get("then", "maint"))
         box.call("proxy_set", path=context.proxy.admin_socket, states=states)
         return {"waited": told["waited"], "cut": told["left"]}
 
@@ -85,5 +110,15 @@ class Open(Step):
         seen = context.box(step).call("proxy_look", path=context.proxy.admin_socket)
         if seen is None or name not in seen["servers"]:
             return {}  # the proxy runs its earlier configuration again, or not at all
+        if "drain" in step.params:
+            self._drain(context, step)
         states = {name: "maint"}
         return dict(context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states))
+
+    def _drain(self, context: Context, step: PlannedStep) -> None:
+        box, name, path = context.box(step), step.params["server"], context.proxy.admin_socket
+        box.call("proxy_set", path=path, states={name: "drain"})
+        limit = step.params["drain"]
+        told = box.call("proxy_idle", path=path, names=[name], limit=limit, on_event=context.progress(step))
+        if told["left"]:
+            context.say(step, {"log": f"{told['left']} requests still run after {seconds(limit)} and will be cut"})

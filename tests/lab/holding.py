@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -28,7 +29,9 @@ class Engine:
 
     def __init__(self, port: int, name: str, *, seconds: float = 0.02) -> None:
         self.port, self.name, self.seconds = port, name, seconds
-        self.running = self.most = self.answered = 0
+        self.running = self.most = self.answered = self.streaming = 0
+        self.fault = ""  # "500": to every completion; "hang": no answer to any; /health is 200 with both
+        self.failed = 0
         self.seen: list[dict[str, str]] = []
         self.server: asyncio.Server | None = None
         self.connections: set[asyncio.StreamWriter] = set()
@@ -67,16 +70,29 @@ class Engine:
         self.running += 1
         self.most = max(self.most, self.running)
         try:
+            if asked.get("poison"):
+                await self.kill()
+                return
+            if self.fault == "hang":
+                await asyncio.sleep(3600)
+            if self.fault == "500":
+                self.failed += 1
+                writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")
+                return
             if asked.get("stream"):
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
                 )
-                for number in range(5):
-                    chunk = f"data: {number}\n\n".encode()
-                    writer.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
-                    await writer.drain()
-                    await asyncio.sleep(self.seconds)
-                writer.write(b"0\r\n\r\n")
+                self.streaming += 1
+                try:
+                    for number in range(5):
+                        chunk = f"data: {number}\n\n".encode()
+                        writer.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+                        await writer.drain()
+                        await asyncio.sleep(self.seconds)
+                    writer.write(b"0\r\n\r\n")
+                finally:
+                    self.streaming -= 1
             else:
                 await asyncio.sleep(self.seconds)
                 body = json.dumps({"engine": self.name}).encode()
@@ -103,13 +119,43 @@ class Haproxy:
                 answer += data
         return answer.decode()
 
+    def reload(self) -> None:
+        """A new worker takes over; the old one ends with its last connection."""
+        before = self.pid
+        self.process.send_signal(signal.SIGUSR2)
+        end = time.monotonic() + 20
+        while self.pid in (before, ""):
+            assert time.monotonic() < end, self.log
+            time.sleep(0.02)
+
+    @property
+    def pid(self) -> str:
+        """Of the worker that answers the runtime API; nothing while none does."""
+        try:
+            lines = self.command("show info").splitlines()
+        except OSError:
+            return ""
+        return next((line.split()[1] for line in lines if line.startswith("Pid:")), "")
+
     def state(self, server: str, state: str) -> None:
         assert self.command(f"set server {server} state {state}").strip() == ""
 
     def status(self, server: str) -> str:
         """Status of BACKEND/NAME as `show stat` gives it."""
+        return self._row(server)[17]
+
+    def in_rotation(self, server: str) -> bool:
+        """The server gets new requests: it is up and has a weight."""
+        row = self._row(server)
+        return row[17].startswith("UP") and int(row[18]) > 0
+
+    def requests_on(self, server: str) -> int:
+        """Requests that run on it."""
+        return int(self._row(server)[4])
+
+    def _row(self, server: str) -> list[str]:
         rows = [line.split(",") for line in self.command("show stat").splitlines() if line]
-        return next(row[17] for row in rows if f"{row[0]}/{row[1]}" == server)
+        return next(row for row in rows if f"{row[0]}/{row[1]}" == server)
 
     @property
     def log(self) -> str:

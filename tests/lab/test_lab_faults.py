@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,15 +29,16 @@ ExecStart=/bin/sh -c 'while sleep 0.3; do systemctl start old-vllm.service; done
 """
 
 
-def fails(moving: Moving, *says: str, text: str | None = None, rc: int = 6) -> None:
-    """A cutover from split to replicas fails so, says this, and leaves everything as it was."""
-    moving.be_in("split")
+def fails(moving: Moving, *says: str, text: str | None = None, rc: int = 6, to: str = "replicas") -> None:
+    """A cutover to replicas (from split, or the other way round) fails so, says this, and leaves all as it was."""
+    layout = "split" if to == "replicas" else "replicas"
+    moving.be_in(layout)
     before = moving.picture()
-    ran = moving.run("cutover", "--to", "replicas", "--yes", text=text)
+    ran = moving.run("cutover", "--to", to, "--yes", text=text)
     assert ran.rc == rc, ran
     for part in says:
         assert part in ran.said, ran.said
-    moving.unscathed(before, "split")
+    moving.unscathed(before, layout)
 
 
 @contextmanager
@@ -219,6 +221,19 @@ def test_an_engine_that_does_not_work_undoes_the_move_with_its_last_words(
     assert traffic.failed == []
 
 
+def test_a_follower_that_fails_alone_fails_the_move_at_once(moving: Moving) -> None:
+    """The head waits for it in their meeting, for as long as a load may take: nobody else may."""
+    folder = f"/etc/systemd/system/{SPLIT}.d"
+    moving.be_in("replicas")
+    moving.put("box2", f"{folder}/spoiled.conf", "[Service]\nExecStartPre=/bin/false\n")
+    try:
+        began = time.monotonic()
+        fails(moving, f"{SPLIT} ended while it was loading", "box2", to="split")
+        assert time.monotonic() - began < 60, "the limit of the load is two minutes"
+    finally:
+        moving.sh("box2", f"rm -r {folder}; systemctl daemon-reload")
+
+
 def test_an_engine_that_never_gets_ready_undoes_the_move_at_its_limit(moving: Moving) -> None:
     moving.be_in("split")
     text = moving.changed(lambda d: d["models"]["standin"].update(load_limit="3s"))
@@ -381,3 +396,36 @@ def epoch(moving: Moving, box: str) -> str:
     """The last start of the split that a rank has logged."""
     log = moving.sh(box, f"journalctl -q -b -o cat -u {SPLIT} | grep 'engine started'")
     return log.splitlines()[-1].partition("epoch ")[2].partition(":")[0]
+
+
+@pytest.mark.parametrize("how", ["kill -9 $(pgrep -x haproxy)", "systemctl stop fleetctl-proxy"])
+def test_a_proxy_that_dies_in_the_middle_of_a_move_ends_up_with_the_servers_of_the_layout_only(
+    moving: Moving, how: str
+) -> None:
+    moving.be_in("split")
+    move = moving.start("cutover", "--to", "replicas", "--yes")
+    move.until("switch.await_free", "begin")
+    moving.sh("box1", how)
+    assert move.finish().rc == 0
+    up = {name for name, status in moving.servers().items() if status == "UP"}
+    assert up == {"standin/replicas-box1", "standin/replicas-box2"}
+    assert moving.status()["exit"] == 0
+    assert moving.answers()
+
+
+def test_a_proxy_that_was_stopped_is_started_by_the_same_cutover(moving: Moving) -> None:
+    moving.be_in("replicas")
+    moving.sh("box1", "systemctl stop fleetctl-proxy")
+    assert moving.status()["exit"] == 9
+    assert moving.run("cutover", "--to", "replicas", "--yes").rc == 0
+    assert moving.status()["exit"] == 0
+    assert moving.answers()
+
+
+def test_boxes_of_another_fleet_are_not_taken(moving: Moving) -> None:
+    moving.be_in("replicas")
+    before = moving.picture()
+    other = moving.changed(lambda document: document.update(fleet="other"))
+    ran = moving.run("cutover", "--to", "split", "--yes", text=other)
+    assert (ran.rc, "box1: it belongs to fleet lab" in ran.said) == (5, True), ran
+    moving.unscathed(before, "replicas")

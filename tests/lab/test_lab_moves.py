@@ -204,6 +204,20 @@ def test_secrets_are_on_the_boxes_and_nowhere_else(moving: Moving, tmp_path: Pat
     assert moving.answers()
 
 
+def test_a_rollback_needs_no_secret_of_the_operator(moving: Moving) -> None:
+    moving.be_in("replicas")
+    keys = moving.changed(lambda d: d["proxy"].update(api_keys={"office": {"env": "TEST_KEY"}}))
+    more = moving.changed(lambda d: d["proxy"].update(api_keys={"office": {"env": "TEST_KEY"}}, hold="7m"))
+    env = {"TEST_KEY": "sk-0ffice"}
+    moving.cutover("split", text=keys, env=env)
+    moving.cutover("replicas", text=more, env=env)
+    assert moving.run("rollback", "--yes").rc == 0, "neither the keys nor the file that names them are here"
+    assert moving.complete(headers={"Authorization": "Bearer sk-0ffice"}).status_code == 200
+    assert moving.complete().status_code == 401
+    moving.be_in("replicas")
+    assert moving.answers()
+
+
 def test_the_first_cutover_replaces_what_was_set_up_by_hand_and_rollback_gives_it_back(fresh: Moving) -> None:
     moving = fresh
     for box in BOXES:

@@ -38,7 +38,7 @@ def test_every_command_has_help() -> None:
     [
         (["plan", "-f", "missing.yaml"], "missing.yaml: there is no such file"),
         (["cutover"], "--to LAYOUT"),
-        (["cutover", "--to", "a", "--plan", "b"], "--to LAYOUT"),
+        (["cutover", "--to", "a", "--plan", "b"], "not both"),
         (["cutover", "--to", "split", "-f", "bad.yaml"], "bad.yaml:2:1"),
         (["cutover", "--to", "split", "--playbook", "missing.yaml"], "cannot read the playbook missing.yaml"),
         (["init", "a", "a"], "named twice"),

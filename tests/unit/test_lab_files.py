@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleetctl.errors import LabError
-from fleetctl.lab import fleetfile, furnish, state
+from fleetctl.lab import folder, furnish, state
 from fleetctl.lab.bridge import Bridge
 from fleetctl.lab.lab import Lab
 from fleetctl.lab.state import Bind, LabBox, LabState
@@ -74,6 +74,32 @@ def test_the_network_script_sets_both_addresses_and_no_default_route() -> None:
     assert "route" not in script
 
 
-def test_the_fleet_file_is_the_template_with_the_boxes_in_it() -> None:
-    template = "{% for box in boxes %}\n{{ box.name }}: {{ box.address }} {{ box.key }}\n{% endfor %}\n"
-    assert fleetfile.render(template, [BOX], Path("/lab")) == "box1: 10.77.0.11 /lab/key\n"
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["lab.json", "notes"],
+        [".lock", "base", "keys"],  # an `up` that was cut off
+        [".lab.json.4711", ".fleet.yaml.4711"],  # killed while it wrote
+        [],
+    ],
+)
+def test_a_folder_with_a_lab_in_it_may_be_taken_down(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    folder.refuse_foreign(tmp_path)
+
+
+def test_a_folder_of_somebody_else_is_no_lab_whatever_it_has_in_it(tmp_path: Path) -> None:
+    for name in ("keys", "base", "letters"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(LabError, match="is not a lab: nothing was removed"):
+        folder.refuse_foreign(tmp_path)
+
+
+def test_only_what_a_lab_makes_is_removed_with_it(tmp_path: Path) -> None:
+    for name in ("boxes", "base", "letters"):
+        (tmp_path / name / "something").mkdir(parents=True)
+    for name in ("lab.json", "fleet.yaml", ".known_hosts.4711", "notes", ".profile", ".lock"):
+        (tmp_path / name).touch()
+    folder.remove(tmp_path, {tmp_path / "base"})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", ".profile", "base", "letters", "notes"]

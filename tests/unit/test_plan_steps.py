@@ -46,7 +46,7 @@ def test_a_plan_names_every_step_once_and_waits_only_for_steps_it_has() -> None:
         ("open.open.replicas/qwen@b", ["prove.gate.replicas/qwen@b"]),
         ("settle.enable_units.a", ["open.open.replicas/qwen@a", "open.open.replicas/qwen@b"]),
         ("settle.remove_files.b", ["settle.enable_units.b"]),
-        ("settle.make_current.a", ["settle.settle_proxy.proxy", "settle.remove_files.a"]),
+        ("settle.make_current.a", ["settle.settle_proxy.proxy@a", "settle.remove_files.a"]),
     ],
 )
 def test_a_step_waits_for_what_it_needs(step: str, waits_for: list[str]) -> None:
@@ -171,3 +171,23 @@ def test_the_expected_gap_is_said_with_its_reason(source: object, observed: obje
 
 def test_a_plan_survives_being_saved() -> None:
     assert Plan.model_validate_json(THERE.model_dump_json()) == THERE
+
+
+def test_an_engine_that_only_has_to_be_opened_is_looked_at_once_the_proxy_is_there() -> None:
+    """With nothing to hold or to switch, what flows still waits for all that was prepared."""
+    seen = boxes_in(REPLICAS)
+    down = {"a": seen["a"].model_copy(update={"proxy": None}), "b": seen["b"]}
+    made = plan(REPLICAS, REPLICAS, down)
+    kinds = [step.kind for step in made.steps]
+    assert "load_proxy" in kinds and "stop_engine" not in kinds
+    for step in made.steps:
+        if step.kind in ("await_ready", "gate", "open"):
+            assert "prepare.load_proxy.proxy" in before(made, step.id), step.id
+
+
+def test_a_proxy_that_changes_its_box_has_a_step_on_each() -> None:
+    moved = layout("split", proxy__box="b")
+    made = plan(SPLIT_LAYOUT, moved, boxes_in(SPLIT_LAYOUT))
+    settled = [step.id for step in made.steps if step.kind == "settle_proxy"]
+    assert sorted(settled) == ["settle.settle_proxy.proxy@a", "settle.settle_proxy.proxy@b"]
+    assert len({step.id for step in made.steps}) == len(made.steps)

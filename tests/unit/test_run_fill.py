@@ -40,6 +40,17 @@ def test_a_command_runs_once_however_many_files_need_it(tmp_path: Path) -> None:
     assert count.read_text() == "x\n"
 
 
+@pytest.mark.parametrize("value", ["two words", "#comment", "tab\there", ""])
+def test_a_key_that_would_be_read_as_something_else_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_A", value)
+    file = File(path="/keys", content="@secret:a@ a\n", secrets={"a": Secret(env="KEY_A")}, quoting="word")
+    with pytest.raises(SpecError) as refused:
+        Filler()(file)
+    assert "KEY_A" in str(refused.value)
+    if value:
+        assert value not in str(refused.value), "a secret is never shown"
+
+
 @pytest.mark.parametrize(
     ("secret", "said"),
     [
@@ -48,6 +59,8 @@ def test_a_command_runs_once_however_many_files_need_it(tmp_path: Path) -> None:
         (Secret(command=("false",)), "ended with status 1"),
         (Secret(command=("no-such-program-anywhere",)), "did not run"),
         (Secret(command=("printf", "two\\nlines")), "line break"),
+        (Secret(command=("true",)), "is empty"),
+        (Secret(command=("printf", "\\377")), "not UTF-8"),
     ],
 )
 def test_a_secret_that_is_not_to_be_had_says_where_it_should_come_from(secret: Secret, said: str) -> None:

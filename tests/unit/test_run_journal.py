@@ -139,6 +139,16 @@ def test_measures_of_a_move_come_from_its_results() -> None:
     assert told["stops"] == {"box1/old.service": 0.5}
 
 
+def test_the_load_of_a_split_is_told_by_the_clock_of_its_head() -> None:
+    ranks = [{"box": "box1", "unit": "u.service"}, {"box": "box2", "unit": "u.service"}]
+    start1, start2 = step("start1", "start_engine", unit="u.service"), step("start2", "start_engine", unit="u.service")
+    plan = plan_of(
+        start1, start2.model_copy(update={"box": "box2"}), step("ready", "await_ready", engine="split/m", ranks=ranks)
+    )
+    told = measures(plan, {"start1": {"at": 101.0}, "start2": {"at": 5.0}, "ready": {"ready_at": 104.5}})
+    assert told["loads"] == {"split/m": 3.5}, "box2's clock is 96 seconds behind"
+
+
 @pytest.mark.parametrize("missing", ["hold", "open1"])
 def test_without_a_hold_or_an_opening_there_is_no_gap_to_tell(missing: str) -> None:
     plan = plan_of(step("hold", "hold"), step("open1", "open"))

@@ -35,7 +35,7 @@ def times(view: View) -> Iterator[Problem]:
             f"before those that run have finished; write at most {seconds(hold)}"
         )
         yield view.problem(("proxy", "drain"), message)
-    for key, least in (("check_interval", 0.05), ("stream_limit", 1.0)):
+    for key, least in (("check_interval", 0.05), ("stream_limit", 1.0), ("keepalive", 1.0)):
         value = view.duration("proxy", key)
         if value is not None and value < least:
             message = f"{value:g} s is too short; write at least {least:g}s"
@@ -47,6 +47,21 @@ def times(view: View) -> Iterator[Problem]:
         )
 
 
+def certificate(view: View) -> Iterator[Problem]:
+    """The certificate is an absolute path on the proxy's box, outside home folders, which its unit cannot read."""
+    path = view.text("proxy", "tls", "certificate")
+    if path is None:
+        return
+    where = ("proxy", "tls", "certificate")
+    if not path.startswith("/") or any(character < " " for character in path):
+        yield view.problem(where, f"{shown(path)} is not an absolute path; write like /etc/ssl/private/fleet.pem")
+    elif path.startswith(("/home/", "/root/", "/run/user/")):
+        message = (
+            f"the proxy's unit cannot read {shown(path)}: it has ProtectHome=; write like /etc/ssl/private/fleet.pem"
+        )
+        yield view.problem(where, message)
+
+
 def gate_times(view: View) -> Iterator[Problem]:
     """A gate has time to answer, and a prompt to answer."""
     if view.duration("gates", "completion", "within") == 0:
@@ -56,4 +71,4 @@ def gate_times(view: View) -> Iterator[Problem]:
         yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")
 
 
-CHECKS = (box, address, times, gate_times)
+CHECKS = (box, address, times, certificate, gate_times)

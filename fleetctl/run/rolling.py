@@ -1,0 +1,210 @@
+"""Work on the live layout, from facts to a plan: changed settings, restarts, boxes out of the proxy and back."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from fleetctl.errors import RefusedError, SpecError
+from fleetctl.facts.types import Observed, lead_of
+from fleetctl.plan.build import build_plan
+from fleetctl.plan.difference import BoxDifference, Difference, compare
+from fleetctl.plan.playbook import Playbook
+from fleetctl.plan.turns import why_not_one_at_a_time
+from fleetctl.plan.types import Plan
+from fleetctl.render.release import Engine, Release
+from fleetctl.run.journal import whoami
+from fleetctl.run.planning import Look, Subject, live_layout, new_move_name, plan_cutover
+
+Books = Callable[[str], Playbook]
+"""The playbook of a name: ``rolling``, and ``cutover`` where engines cannot change one at a time."""
+
+
+def layout_to_apply(subject: Subject, observed: Observed) -> str:
+    """The live layout. Raises RefusedError where there is none."""
+    layout = live_layout(observed)
+    if layout is None:
+        layouts = " | ".join(subject.fleet.layouts)
+        raise RefusedError("no layout is live yet", hint=f"fleetctl cutover --to {layouts} makes one")
+    return layout
+
+
+def plan_apply(subject: Subject, wanted: Release, seen: Look, books: Books) -> Plan:
+    """The plan that brings changed settings of the live layout to the boxes, one copy at a time where possible."""
+    return plan_cutover(subject, wanted, seen, books("cutover"), rolling=books("rolling"), operation="apply")
+
+
+def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -> Plan:
+    """The plan that starts engines of the live layout anew: those on a box or of a model, by default all.
+
+    Raises SpecError with the nearest name for one that there is not.
+    """
+    live = _live(subject, seen)
+    chosen = live.engines if name is None else _named(live, subject, name)
+    boxes = {rank.box for engine in chosen for rank in engine.ranks}
+    for box, facts in seen.observed.items():
+        if facts.drained is not None and box not in boxes:
+            raise RefusedError(
+                f"{box} is {facts.drained}, and a restart would put it back to work",
+                hint=f"fleetctl undrain {box} first",
+            )
+    anew = {engine.id for engine in chosen}
+    lead = lead_of(seen.observed, subject.fleet.proxy.box)
+    difference = compare(live, live, seen.observed, seen.observed[lead].generation, anew)
+    why = why_not_one_at_a_time(live, live, seen.observed, difference)
+    book = books("rolling" if why is None else "cutover")
+    return _on_live(subject, seen, book, "restart", difference, why_held=why)
+
+
+def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit: float | None, hold: bool) -> Plan:
+    """The plan that takes a box's engines out of the proxy. ``limit`` in seconds for running requests.
+
+    Raises RefusedError when a model would be left without a copy, unless ``hold``: its requests wait in the proxy then.
+    """
+    live = _live(subject, seen)
+    engines = _on_box(live, subject, box)
+    servers = _servers(live, seen.observed)
+    leaving = {engine.id for engine in engines}
+    left = sorted(
+        {
+            engine.model
+            for engine in engines
+            if _server(engine) in servers  # one that takes no requests now is missed by nobody
+            and not any(
+                other.model == engine.model and other.id not in leaving and _server(other) in servers
+                for other in live.engines
+            )
+        }
+    )
+    if left and not hold:
+        raise RefusedError(
+            f"without {box} no engine serves {', '.join(left)}; nothing was changed",
+            hint=f"bring another copy into rotation first (fleetctl status shows them), or use --hold: requests for "
+            f"{', '.join(left)} then wait in the proxy, each for at most its hold time",
+        )
+    nothing = _nothing(live, seen)
+    mark = {box: replace(nothing.boxes[box], mark_drained=seen.observed[box].drained is None)}
+    close = [_server(engine) for engine in engines if _server(engine) in servers]
+    difference = replace(nothing, boxes={**nothing.boxes, **mark}, close=close)
+    why = f"requests for {', '.join(left)} wait until {box} is back" if left else None
+    return _on_live(subject, seen, book, "drain", difference, limit=limit, why_held=why)
+
+
+def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan:
+    """The plan that puts a drained box back: its engines are proved, then opened.
+
+    One that also runs on another drained box stays out until that is back. Raises RefusedError when one does not run.
+    """
+    live = _live(subject, seen)
+    servers = _servers(live, seen.observed)
+    away = {name for name, facts in seen.observed.items() if facts.drained is not None and name != box}
+    back = [
+        engine
+        for engine in _on_box(live, subject, box)
+        if _server(engine) not in servers and not any(rank.box in away for rank in engine.ranks)
+    ]
+    broken = {engine.id for engine in compare(live, live, seen.observed, None).start}
+    for engine in back:
+        if engine.id in broken:
+            raise RefusedError(
+                f"{engine.id} does not run as the layout wants it; nothing was changed",
+                hint=f"fleetctl restart {box} starts it, proves it and puts {box} back into rotation",
+            )
+    nothing = _nothing(live, seen)
+    forget = {box: replace(nothing.boxes[box], forget_drained=seen.observed[box].drained is not None)}
+    difference = replace(nothing, boxes={**nothing.boxes, **forget}, prove=back, open=back)
+    return _on_live(subject, seen, book, "undrain", difference)
+
+
+def _live(subject: Subject, seen: Look) -> Release:
+    lead = lead_of(seen.observed, subject.fleet.proxy.box)
+    live = seen.observed[lead].release
+    if live is None or live.layout is None or live.proxy is None:
+        layout_to_apply(subject, seen.observed)
+        raise RefusedError(f"{lead} keeps no live layout", hint="fleetctl status shows what is wrong")
+    missing = sorted(set(live.boxes()) - set(seen.observed))
+    if missing:
+        raise RefusedError(f"the live layout uses {', '.join(missing)}, which fleet.yaml does not name")
+    return live
+
+
+def _named(live: Release, subject: Subject, name: str) -> list[Engine]:
+    """Engines of a model, or with a part on a box."""
+    found = [e for e in live.engines if e.model == name or any(rank.box == name for rank in e.ranks)]
+    if not found:
+        _known(name, [*subject.fleet.boxes, *subject.fleet.models], "box or model")
+        raise RefusedError(f"no engine of {live.layout} is on {name} or serves it: there is nothing to restart")
+    return found
+
+
+def _on_box(live: Release, subject: Subject, box: str) -> list[Engine]:
+    _known(box, list(subject.fleet.boxes), "box")
+    found = [engine for engine, _ in live.ranks_on(box)]
+    if not found:
+        raise RefusedError(
+            f"no engine of {live.layout} is on {box}", hint="there is nothing to drain: work on it freely"
+        )
+    return found
+
+
+def _known(name: str, names: Collection[str], kind: str) -> None:
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names)}"
+        raise SpecError(f"there is no {kind} {name}", hint=hint)
+
+
+def _server(engine: Engine) -> str:
+    return f"{engine.backend}/{engine.server}"
+
+
+def _servers(live: Release, observed: Observed) -> set[str]:
+    """Servers that take requests now. Raises RefusedError when the proxy does not run."""
+    assert live.proxy is not None
+    proxy = observed[live.proxy.box].proxy
+    if proxy is None:
+        raise RefusedError(
+            f"{live.proxy.box}: the proxy ({live.proxy.unit}) does not run",
+            hint="fleetctl apply starts it; fleetctl status shows more",
+        )
+    return {name for name, server in proxy.servers.items() if server.up}
+
+
+def _nothing(live: Release, seen: Look) -> Difference:
+    """A difference in which nothing is to be done, to be filled in."""
+    boxes = {box: BoxDifference(box) for box in seen.observed}
+    return Difference(boxes=boxes, start=[], prove=[], open=[], close=[], load=None, settle_proxy=False)
+
+
+def _on_live(
+    subject: Subject,
+    seen: Look,
+    book: Playbook,
+    operation: str,
+    difference: Difference,
+    *,
+    limit: float | None = None,
+    why_held: str | None = None,
+) -> Plan:
+    """A plan that stays in the live generation."""
+    live = _live(subject, seen)
+    lead = lead_of(seen.observed, subject.fleet.proxy.box)
+    facts = seen.observed[lead]
+    meta = facts.generations.get(facts.generation or 0) or {}
+    return build_plan(
+        source=live,
+        target=live,
+        observed=seen.observed,
+        questions=seen.asked,
+        playbook=book,
+        operation=operation,
+        lead=lead,
+        move=new_move_name(),
+        generation=facts.generation,
+        previous=meta.get("previous"),
+        difference=difference,
+        by=whoami(),
+        limit=limit,
+        why_held=why_held,
+    )
