@@ -295,7 +295,7 @@ def test_a_first_cutover_that_fails_at_its_very_end_leaves_nothing_of_it(fresh: 
     moving.sh("box1", "mkdir -p /etc/fleetctl/current")  # where the last step puts its link
     ran = moving.run("cutover", "--to", "split", "--yes")
     assert ran.rc == 6, ran
-    assert "settle.settle_proxy.proxy" in ran.steps("undone"), ran
+    assert "settle.settle_proxy.proxy@box1" in ran.steps("undone"), ran
     moving.sh("box1", "rmdir /etc/fleetctl/current")
     assert moving.same_as(before)
     assert moving.processes("box1") == moving.processes("box2") == set()
@@ -320,7 +320,7 @@ def test_a_cutover_that_also_changes_the_proxy_and_fails_at_its_very_end_is_undo
         ran = move.finish()
     assert ran.rc == 6, ran
     assert ran.steps("failed") == ["settle.make_current.box1"], ran
-    assert "settle.settle_proxy.proxy" in ran.steps("undone"), ran
+    assert "settle.settle_proxy.proxy@box1" in ran.steps("undone"), ran
     moving.unscathed(before, "split")
     assert traffic.failed == []
 
