@@ -26,7 +26,7 @@ MAY_TOUCH = {
     "onbox": set[str](),
     "engine": {"spec"},
     "gates": {"spec", "render", "engine"},
-    "proxy": {"spec", "remote"},
+    "proxy": {"spec"},
     "lab": {"spec"},
     "cli": BELOW | {"run", "lab"},
 }
