@@ -65,7 +65,9 @@ class Rank:
         self.stop_asked = True
 
     def log(self, text):
-        print("rank %d: %s" % (self.options.rank, text), file=sys.stderr, flush=True)
+        # In one write: the engine writes to the same place, and must not get between a line and its end.
+        sys.stderr.write("rank %d: %s\n" % (self.options.rank, text))
+        sys.stderr.flush()
 
     def wait(self, things, seconds):
         """Those of ``things`` that can be read; returns early when a signal comes or the engine answers."""
