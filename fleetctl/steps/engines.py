@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from fleetctl.plan.difference import engine_name
 from fleetctl.plan.types import PlannedStep
 from fleetctl.remote.errors import OpFailed
 from fleetctl.steps.base import Context, Record, Step, register, with_log
@@ -50,7 +51,7 @@ class StopEngine(Step):
             return {"left": unit}
         box.call("unit_start", unit=unit)
         for engine, rank in pairs:
-            name = f"{context.plan.source.layout}/{engine.model}@{rank.digest[:12]}"
+            name = engine_name(engine, rank, context.plan.source.layout)
             url = f"{engine.url}/health" if rank.rank == 0 else None
             try:
                 box.call(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleetctl.plan.types import PlannedStep
 from fleetctl.steps.base import Context, Record, Step, register
-from fleetctl.steps.prepare import reload_or_start, transition_folder
+from fleetctl.steps.prepare import reload_or_start
 
 GENERATIONS_KEPT = 20
 MOVES_KEPT = 50
@@ -96,8 +96,6 @@ class SettleProxy(Step):
         box.call("proxy_set", path=proxy.admin_socket, states=states, limit=15)
         # Only now does nothing use what the new configuration has no place for, such as keys.
         box.call("install", move=context.plan.move, folder="", paths=[], remove=step.params["remove"])
-        # The files of the time between are done with, and there may be keys in them.
-        box.run("rm", "-rf", "--", transition_folder(context.plan.move))
         return {"changed": told["changed"], "daemon_reload": proxy_unit_changed}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:

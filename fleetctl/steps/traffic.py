@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from fleetctl.errors import StepError
+from fleetctl.facts.types import ProxyFacts
 from fleetctl.plan.types import PlannedStep
 from fleetctl.spec.units import seconds
 from fleetctl.steps.base import Context, Record, Step, register
@@ -13,7 +13,7 @@ from fleetctl.steps.base import Context, Record, Step, register
 PATIENCE = 15.0  # seconds for a proxy that died to be back: systemd starts it again after one
 
 
-def _look(context: Context, step: PlannedStep) -> dict[str, Any]:
+def _look(context: Context, step: PlannedStep) -> ProxyFacts:
     """The running proxy, started when it was stopped. Raises StepError, naming the unit, when it does not come."""
     box, proxy = context.box(step), context.proxy
     deadline = time.monotonic() + PATIENCE
@@ -27,12 +27,11 @@ def _look(context: Context, step: PlannedStep) -> dict[str, Any]:
         box.call("unit_start", unit=proxy.unit)
         time.sleep(0.2)
         seen = box.call("proxy_look", path=proxy.admin_socket)
-    return dict(seen)
+    return ProxyFacts.model_validate(seen)
 
 
 def _servers_up(context: Context, step: PlannedStep) -> set[str]:
-    servers = _look(context, step)["servers"]
-    return {name for name, server in servers.items() if server["status"].startswith("UP") and server["weight"] > 0}
+    return {name for name, server in _look(context, step).servers.items() if server.up}
 
 
 @register
@@ -53,7 +52,7 @@ class Hold(Step):
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
         seen = _look(context, step)
         # A server that the new configuration has no place for comes back when the earlier one is loaded again.
-        names = [name for name in step.params["servers"] if name in seen["servers"]]
+        names = [name for name in step.params["servers"] if name in seen.servers]
         states = dict.fromkeys(names, "ready")
         return dict(context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states, limit=60))
 
