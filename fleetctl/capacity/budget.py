@@ -60,6 +60,12 @@ def demands_on(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
     return demands
 
 
+def usable_share(fleet: Fleet, box: str) -> int:
+    """Hundredths of a box's memory that engines may have, rounded down."""
+    memory, reserve = fleet.boxes[box].memory, fleet.boxes[box].reserve
+    return (memory - reserve) * 100 // memory if memory else 0
+
+
 def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int]) -> BoxBudget:
     """Divide the memory of a box. Raises RefusedError, with the whole sum, when an engine does not fit."""
     memory, reserve = fleet.boxes[box].memory, fleet.boxes[box].reserve
@@ -67,7 +73,7 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
     where = f"{box}, layout {layout}"
     usable = memory - reserve
     lines = [f"memory {gib(memory)} - reserve {gib(reserve)} = {gib(usable)} for engines"]
-    hundredths = usable * 100 // memory if memory else 0
+    hundredths = usable_share(fleet, box)
     if hundredths < 1:
         raise RefusedError(
             f"{where}: {lines[0]}: no memory is left for {', '.join(d.model for d in demands)}",

@@ -34,17 +34,17 @@ def cutover(
 ) -> None:
     """Move the fleet to a layout, in stages; everything is undone when a gate fails."""
     from fleetctl.cli.mover import Mover
-    from fleetctl.cli.session import load_playbook, open_fleet
+    from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.errors import SpecError
 
     if to is not None and plan is not None:
         raise SpecError("either --to LAYOUT or --plan FILE, not both: a plan says where it goes")
     if to is None and plan is None:
         raise SpecError("say where to: --to LAYOUT, or --plan FILE for a saved plan")
-    book = load_playbook(playbook, "cutover")
+    books = playbooks(playbook)
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
         mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
         if plan is not None:
             mover.execute_saved(plan)
         elif to is not None:
-            mover.cutover(to, book)
+            mover.cutover(to, books)

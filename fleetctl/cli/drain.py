@@ -41,7 +41,7 @@ def drain(
     Exit status 9 when requests still run on it after the limit: it is drained, and they go on.
     """
     from fleetctl.cli.mover import Mover
-    from fleetctl.cli.session import load_playbook, open_fleet
+    from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.errors import SpecError, UnhealthyError
     from fleetctl.run.rolling import plan_drain
     from fleetctl.spec.units import parse_duration
@@ -50,7 +50,7 @@ def drain(
         most = None if limit is None else parse_duration(limit)
     except ValueError as error:
         raise SpecError(f"--limit: {error}") from error
-    book = load_playbook(None, "drain")
+    book = playbooks()("drain")
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
         mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
         end = mover.work("drain", lambda seen: plan_drain(subject, seen, book, box, limit=most, hold=hold))
@@ -73,10 +73,10 @@ def undrain(
 ) -> None:
     """Put a drained box back: its engines pass their gates, then they take requests."""
     from fleetctl.cli.mover import Mover
-    from fleetctl.cli.session import load_playbook, open_fleet
+    from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.run.rolling import plan_undrain
 
-    book = load_playbook(None, "undrain")
+    book = playbooks()("undrain")
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
         mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
         mover.work("undrain", lambda seen: plan_undrain(subject, seen, book, box))

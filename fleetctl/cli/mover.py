@@ -17,7 +17,6 @@ from fleetctl.cli.output import console, emit
 from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
-from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import Control
@@ -25,6 +24,7 @@ from fleetctl.run.fill import Filler
 from fleetctl.run.journal import History, Record
 from fleetctl.run.lock import FleetLock
 from fleetctl.run.planning import (
+    Books,
     Look,
     Subject,
     look,
@@ -54,7 +54,7 @@ class Mover:
         self._running = False
         self._fill = Filler()
 
-    def cutover(self, layout: str, playbook: Playbook) -> None:
+    def cutover(self, layout: str, books: Books) -> None:
         """Move to a layout; a cutover to it that was cut off is finished instead."""
         wanted = wanted_release(self._subject, layout)
         with self._locked(wanted) as seen:
@@ -66,7 +66,7 @@ class Mover:
                 if not self._finish(lead, move.move):
                     return
                 seen = self.look(wanted)
-            self._execute(plan_cutover(self._subject, wanted, seen, playbook))
+            self._execute(plan_cutover(self._subject, wanted, seen, books))
 
     def work(self, operation: str, make: Callable[[Look], Plan], *, finishes: bool = True) -> Record | None:
         """Work on the live layout, planned by ``make`` after a look at it. Returns its end record, if any.
@@ -84,7 +84,7 @@ class Mover:
                 seen = self.look()
             return self._execute(make(seen))
 
-    def rollback(self, number: int | None, playbook: Playbook, *, undo: bool) -> None:
+    def rollback(self, number: int | None, books: Books, *, undo: bool) -> None:
         """Go back a generation; a cutover that was cut off is undone, a rollback that was cut off is finished."""
         with self._locked() as seen:
             found = unfinished(seen.observed)
@@ -98,7 +98,7 @@ class Mover:
                 seen = look(self._subject)
             elif undo:
                 raise RefusedError("there is nothing to undo: no move was cut off")
-            self._execute(plan_rollback(self._subject, seen, playbook, number))
+            self._execute(plan_rollback(self._subject, seen, books, number))
 
     def execute_saved(self, path: Path) -> None:
         """Execute a saved plan, if the boxes are still as it saw them."""

@@ -25,21 +25,19 @@ def plan(
 ) -> None:
     """Show what a cutover (without --to: apply) would do: stages, files, memory, the gap. Nothing is changed."""
     from fleetctl.cli.output import console, emit
-    from fleetctl.cli.session import load_playbook, open_fleet
+    from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.cli.show_plan import show_plan
     from fleetctl.run.fill import Filler
     from fleetctl.run.planning import look, plan_cutover, refuse_unfinished, wanted_release
     from fleetctl.run.rolling import layout_to_apply, plan_apply
 
+    books = playbooks(playbook)
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
         layout = to or layout_to_apply(subject, look(subject).observed)
         wanted = wanted_release(subject, layout)
         seen = look(subject, (wanted,), Filler())
         refuse_unfinished(seen.observed)
-        if to is None:
-            made = plan_apply(subject, wanted, seen, lambda name: load_playbook(playbook, name))
-        else:
-            made = plan_cutover(subject, wanted, seen, load_playbook(playbook, "cutover"))
+        made = (plan_apply if to is None else plan_cutover)(subject, wanted, seen, books)
     if out is not None:
         out.write_text(made.model_dump_json(indent=1) + "\n")
         console(error=True).print(f"saved; carry it out with: fleetctl cutover --plan {out}", markup=False)

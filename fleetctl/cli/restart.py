@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -36,13 +35,13 @@ def restart(
     A split restarts as a whole, with requests held. Settings that changed in fleet.yaml are the matter of apply.
     """
     from fleetctl.cli.mover import Mover
-    from fleetctl.cli.session import load_playbook, open_fleet
+    from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.run.rolling import plan_restart
 
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
         mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
         mover.work(
             "restart",
-            lambda seen: plan_restart(subject, seen, partial(load_playbook, None), name),
+            lambda seen: plan_restart(subject, seen, playbooks(), name),
             finishes=name is None,
         )

@@ -38,14 +38,14 @@ def rollback(
 ) -> None:
     """Bring back the layout before this one, with the files and enablement the boxes kept."""
     from fleetctl.cli.mover import Mover
-    from fleetctl.cli.session import load_playbook, open_fleet
+    from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.errors import SpecError
 
-    book = load_playbook(playbook, "rollback")
+    books = playbooks(playbook)
     with ExitStack() as stack:
         try:
             subject = stack.enter_context(open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via))
         except SpecError as error:
             other = "a rollback needs no fleet.yaml here: --via [USER@]HOST uses the one that a box of the fleet keeps"
             raise SpecError(error.message, hint="\n".join(filter(None, [error.hint, other]))) from error
-        Mover(subject, as_json=json, yes=yes, take_over=take_over).rollback(to, book, undo=undo)
+        Mover(subject, as_json=json, yes=yes, take_over=take_over).rollback(to, books, undo=undo)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fleetctl.errors import BoxError, FleetError, RefusedError, SpecError
 
 if TYPE_CHECKING:
-    from fleetctl.plan.playbook import Playbook
     from fleetctl.remote.boxes import Boxes
-    from fleetctl.run.planning import Subject
+    from fleetctl.run.planning import Books, Subject
     from fleetctl.spec.fleet import Fleet
 
 
@@ -93,19 +92,20 @@ def _reachable(
     return connect(rest), failed
 
 
-def load_playbook(path: Path | None, default: str) -> Playbook:
-    """The playbook in a file, or the one that comes with fleetctl."""
+def playbooks(path: Path | None = None) -> Books:
+    """Where playbooks come from: those of fleetctl by name, or, when a file is given, that one whatever the name."""
     from fleetctl.plan.expand import STEPS
     from fleetctl.plan.playbook import parse_playbook
     from fleetctl.resources import root_text
 
     if path is None:
-        return parse_playbook(root_text("playbooks", f"{default}.yaml"), f"playbooks/{default}.yaml", STEPS)
+        return lambda name: parse_playbook(root_text("playbooks", f"{name}.yaml"), f"playbooks/{name}.yaml", STEPS)
     try:
         text = path.read_text()
     except OSError as error:
         raise SpecError(f"cannot read the playbook {path}: {error.strerror}") from error
-    return parse_playbook(text, str(path), STEPS)
+    own = parse_playbook(text, str(path), STEPS)
+    return lambda name: own
 
 
 def command_line() -> str:

@@ -9,8 +9,10 @@ from typing import Any
 
 from fleetctl.errors import RefusedError
 from fleetctl.facts.types import Observed
+from fleetctl.plan.ahead import why_not_read_ahead
 from fleetctl.plan.difference import Difference, compare
-from fleetctl.plan.expand import STEPS, Draft, Move, place
+from fleetctl.plan.draft import Draft, Move
+from fleetctl.plan.expand import STEPS, place
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
 from fleetctl.plan.turns import rest, turns
@@ -37,12 +39,14 @@ def build_plan(
     by: str = "",
     limit: float | None = None,
     why_held: str | None = None,
+    beside: bool = False,
 ) -> Plan:
     """The plan that brings the fleet, seen as ``observed``, from ``source`` to ``target``.
 
     ``difference`` is what is to be done, by default all that separates them; engines with an id in ``anew`` start
     again in any case. ``notes`` go with the warnings, ``by`` is the operator and ``limit`` the seconds that running
-    requests get (default: the proxy's drain). ``why_held`` says why engines do not change one at a time.
+    requests get (default: the proxy's drain). ``why_held`` says why there is a gap: why engines change neither one at a
+    time nor beside the old ones. ``beside``: the playbook starts new engines before the old ones stop.
 
     ``generation`` is the number under which the target is kept on the boxes (None: nothing of fleetctl stays) and
     ``previous`` the one a rollback from there returns to. Raises RefusedError with every reason at once.
@@ -52,7 +56,7 @@ def build_plan(
         difference = compare(source, target, observed, generation, anew)
     if not difference.nothing():
         _refuse(refusals(source, target, observed, difference))
-    move_ = Move(source, target, observed, difference, generation, lead, by, limit)
+    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside)
     steps = () if difference.nothing() else _steps(playbook, move_)
     return Plan(
         move=move,
@@ -72,7 +76,7 @@ def build_plan(
         steps=steps,
         diffs=_diffs(source, target, difference),
         budgets=target.budgets,
-        gap=_gap(difference, observed, playbook, why_held),
+        gap=_gap(move_, playbook, why_held),
         warnings=(*warnings(source, target, observed, difference), *notes),
         questions=questions,
         observed={box: facts.digest() for box, facts in observed.items()},
@@ -174,16 +178,28 @@ def _unified(path: str, old: File | None, new: File | None) -> str:
     )
 
 
-def _gap(difference: Difference, observed: Observed, playbook: Playbook, why_held: str | None) -> Gap:
+def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
+    difference = move.difference
     stopping = any(box.stop for box in difference.boxes.values())
     if not difference.start and stopping and not difference.prove:
         return Gap(expected=None, why="no engine of fleetctl runs afterwards, and the proxy goes if it does")
     if not difference.start:
         return Gap(expected=0.0, why=why_held or "no engine stops")
+    if move.beside:
+        return Gap(expected=0.0, why="old and new engines fit the boxes together: the old ones serve until then")
     if any(stage.one_at_a_time for stage in playbook.stages):
         return Gap(expected=0.0, why="one copy at a time, while another serves")
-    gap = _gap_of_all(difference, observed)
-    return gap if why_held is None else Gap(expected=gap.expected, why=f"{gap.why} (not one at a time: {why_held})")
+    gap = _gap_of_all(difference, move.observed)
+    reasons = [gap.why, *([] if why_held is None else [why_held]), *_not_read_ahead(move, playbook)]
+    return Gap(expected=gap.expected, why="; ".join(reasons))
+
+
+def _not_read_ahead(move: Move, playbook: Playbook) -> list[str]:
+    """Why the gap includes reading weights from the disk, box by box, where the playbook would read them ahead."""
+    if not any(use.step == "read_ahead" for stage in playbook.stages for use in stage.steps):
+        return []
+    reasons = [why_not_read_ahead(move, name) for name, box in move.difference.boxes.items() if box.start]
+    return [f"weights are not read ahead: {reason}" for reason in reasons if reason is not None]
 
 
 def _gap_of_all(difference: Difference, observed: Observed) -> Gap:
@@ -199,10 +215,7 @@ def _gap_of_all(difference: Difference, observed: Observed) -> Gap:
             why=f"as long as the first engine takes to stop and load; not measured here yet (limit {seconds(limit)})",
         )
     fastest = min(known)
-    return Gap(
-        expected=fastest,
-        why=f"the old engines stop before the new ones fit; loading took {seconds(fastest)} last time",
-    )
+    return Gap(expected=fastest, why=f"the old engines stop first; loading took {seconds(fastest)} last time")
 
 
 def _measured_load(engine: str, observed: Observed) -> float | None:

@@ -3,73 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from fleetctl.facts.types import Observed
-from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, Difference, description, description_of, engine_name
+from fleetctl.plan.ahead import have_image, read_ahead, verify_weights
+from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, description, description_of, engine_name
+from fleetctl.plan.draft import Draft, Move, of_engine, on_box
 from fleetctl.plan.types import PlannedStep
-from fleetctl.render.release import Engine, Release
+from fleetctl.render.release import Engine
 from fleetctl.spec.units import gib, parse_duration, seconds
 
 PROXY_LANE = "proxy:"
 PROXY_FOLDER = "/etc/fleetctl/proxy/"
 
 
-@dataclass(frozen=True)
-class Move:
-    """What the expansion works from."""
-
-    source: Release
-    target: Release
-    observed: Observed
-    difference: Difference
-    generation: int | None
-    lead: str
-    by: str = ""
-    limit: float | None = None
-    """Seconds that running requests get; None: what the proxy's settings say."""
-    turn: Engine | None = None
-    """The engine whose turn it is, where one follows another."""
-
-    @property
-    def patience(self) -> float:
-        """Seconds that running requests get before their server is taken away."""
-        proxy = self.target.proxy or self.source.proxy
-        assert proxy is not None
-        return proxy.drain if self.limit is None else self.limit
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A step before its place among the others is known. ``lanes`` are the boxes (or the proxy) it is about."""
-
-    box: str
-    target: str
-    summary: str
-    lanes: frozenset[str]
-    params: dict[str, Any]
-
-
-def _on(box: str, summary: str, **params: Any) -> Draft:
-    return Draft(box, box, summary, frozenset({box}), params)
-
-
-def _engine(engine: Engine, summary: str, **params: Any) -> Draft:
-    lanes = frozenset(rank.box for rank in engine.ranks)
-    return Draft(engine.head.box, engine.id, summary, lanes, {"engine": engine.id, **params})
-
-
 def _preflight(move: Move) -> Iterable[Draft]:
     for box in move.difference.boxes:
-        yield _on(box, f"{box} is still as the plan saw it", digest=move.observed[box].digest())
+        yield on_box(box, f"{box} is still as the plan saw it", digest=move.observed[box].digest())
 
 
 def _stage_release(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.generation and move.generation is not None:
             count = len(move.target.files.get(name, ()))
-            yield _on(
+            yield on_box(
                 name,
                 f"keep generation {move.generation} on {name} ({count} files)",
                 generation=move.generation,
@@ -81,7 +38,7 @@ def _verify_release(move: Move) -> Iterable[Draft]:
         units = [path for path in box.install if path.startswith(UNIT_FOLDER)]
         if box.install:
             config = next((path for path in box.install if path.endswith("/haproxy.cfg")), None)
-            yield _on(
+            yield on_box(
                 name,
                 f"systemd and HAProxy accept the files for {name}",
                 generation=move.generation,
@@ -115,12 +72,16 @@ def _hold(move: Move) -> Iterable[Draft]:
         yield Draft(
             proxy.box,
             "proxy",
-            f"new requests go to the other copies: drain {', '.join(names)}"
-            if move.turn
-            else f"hold new requests: drain {', '.join(names)}",
+            f"{_fate_of_new_requests(move)}: drain {', '.join(names)}",
             frozenset({PROXY_LANE}),
             {"servers": names},
         )
+
+
+def _fate_of_new_requests(move: Move) -> str:
+    if move.turn:
+        return "new requests go to the other copies"
+    return "new requests go to the new engines" if move.beside else "hold new requests"
 
 
 def _drain(move: Move, then: str = "maint") -> Iterable[Draft]:
@@ -138,19 +99,19 @@ def _drain(move: Move, then: str = "maint") -> Iterable[Draft]:
 def _mark_drained(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.mark_drained:
-            yield _on(name, f"note on {name} that it is drained", by=move.by)
+            yield on_box(name, f"note on {name} that it is drained", by=move.by)
 
 
 def _forget_drained(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.forget_drained:
-            yield _on(name, f"{name} is not drained any more")
+            yield on_box(name, f"{name} is not drained any more")
 
 
 def _supersede(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.supersede:
-            yield _on(name, f"systemctl disable --now {' '.join(box.supersede)}", units=box.supersede)
+            yield on_box(name, f"systemctl disable --now {' '.join(box.supersede)}", units=box.supersede)
 
 
 def _stop_engine(move: Move) -> Iterable[Draft]:
@@ -183,22 +144,37 @@ def _await_free(move: Move, limit: Any = 300.0) -> Iterable[Draft]:
         gone = sorted({s.engine for s in box.stop.values() if s.engine} | set(box.leftovers))
         if not (gone or box.supersede or box.start):
             continue
-        ports = sorted({port for engine, rank in box.start.values() if rank.rank == 0 for port in engine.listens})
-        budget = next((b for b in move.target.budgets if b.box == name), None)
-        # The budget is that of all engines of the box: where some go on running, it is not all to be free.
-        alone = move.turn is None or len(move.target.ranks_on(name)) == 1
-        need = int(budget.share * budget.memory) if budget and box.start and alone else 0
-        coming = [engine_name(engine, rank, move.target.layout) for engine, rank in box.start.values()]
-        yield _on(
-            name,
-            f"wait until {name} is free" + (f" ({gib(need)} wanted)" if need else ""),
-            engines=gone,
-            # An engine that starts again is no sign of the wait being over: the old one has the same name.
-            next=[engine for engine in coming if engine not in gone],
-            ports=ports,
-            need=need,
-            limit=parse_duration(limit),
-        )
+        if move.beside:  # the new engines run: they have their memory and their ports
+            if gone:
+                summary = f"nothing of the old engines is left on {name}"
+                yield on_box(name, summary, engines=gone, next=[], ports=[], need=0, limit=parse_duration(limit))
+        else:
+            yield _wait_for_room(move, name, gone, limit)
+
+
+def _await_room(move: Move, limit: Any = 60.0) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.start:
+            yield _wait_for_room(move, name, [], limit)
+
+
+def _wait_for_room(move: Move, name: str, gone: list[str], limit: Any) -> Draft:
+    """A wait until the engines ``gone`` are, and until memory and ports are free for those that start on the box."""
+    box = move.difference.boxes[name]
+    ports = sorted({port for engine, rank in box.start.values() if rank.rank == 0 for port in engine.listens})
+    memory = next((b.memory for b in move.target.budgets if b.box == name), 0)
+    need = int(sum(rank.share for _, rank in box.start.values()) * memory)
+    coming = [engine_name(engine, rank, move.target.layout) for engine, rank in box.start.values()]
+    return on_box(
+        name,
+        f"wait until {name} is free" + (f" ({gib(need)} wanted)" if need else ""),
+        engines=gone,
+        # An engine that starts again is no sign of the wait being over: the old one has the same name.
+        next=[engine for engine in coming if engine not in gone],
+        ports=ports,
+        need=need,
+        limit=parse_duration(limit),
+    )
 
 
 def _proxy_paths(paths: Iterable[str], unit: str) -> list[str]:
@@ -210,7 +186,7 @@ def _install_files(move: Move) -> Iterable[Draft]:
         proxy = _proxy_paths(box.install, PROXY_UNIT)
         install = [path for path in box.install if path not in proxy]
         if install:
-            yield _on(
+            yield on_box(
                 name,
                 f"install {_count(install, 'file')} on {name}, daemon-reload",
                 generation=move.generation,
@@ -223,7 +199,7 @@ def _remove_files(move: Move) -> Iterable[Draft]:
         proxy = _proxy_paths(box.remove, PROXY_UNIT)
         remove = [path for path in box.remove if path not in proxy]
         if remove:
-            yield _on(name, f"remove {_count(remove, 'file')} of the old layout on {name}", remove=remove)
+            yield on_box(name, f"remove {_count(remove, 'file')} of the old layout on {name}", remove=remove)
 
 
 def _count(things: list[str], word: str) -> str:
@@ -251,7 +227,7 @@ def _start_engine(move: Move) -> Iterable[Draft]:
 def _restore_superseded(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.give_back:
-            yield _on(name, f"give {', '.join(box.give_back)} on {name} back its state", units=box.give_back)
+            yield on_box(name, f"give {', '.join(box.give_back)} on {name} back its state", units=box.give_back)
 
 
 def _await_ready(move: Move) -> Iterable[Draft]:
@@ -260,7 +236,7 @@ def _await_ready(move: Move) -> Iterable[Draft]:
         ranks = [
             {"box": rank.box, "unit": rank.unit, "engine": engine_name(engine, rank, layout)} for rank in engine.ranks
         ]
-        yield _engine(
+        yield of_engine(
             engine,
             f"{engine.id} gets ready (at most {seconds(engine.load_limit)})",
             ranks=ranks,
@@ -271,7 +247,7 @@ def _await_ready(move: Move) -> Iterable[Draft]:
 
 def _gate(move: Move) -> Iterable[Draft]:
     for engine in move.difference.prove:
-        yield _engine(engine, f"{engine.id} answers: model, context, completion, stream")
+        yield of_engine(engine, f"{engine.id} answers: model, context, completion, stream")
 
 
 def _open(move: Move) -> Iterable[Draft]:
@@ -292,7 +268,7 @@ def _open(move: Move) -> Iterable[Draft]:
                 "port": engine.port,
                 "maxconn": engine.concurrency,
                 # Undone while other copies serve: its running requests finish first.
-                **({"drain": move.patience} if move.turn else {}),
+                **({"drain": move.patience} if move.turn or move.beside else {}),
             },
         )
 
@@ -301,14 +277,14 @@ def _recheck_superseded(move: Move) -> Iterable[Draft]:
     for name in move.difference.boxes:
         units = move.target.superseded.get(name, ())
         if units:
-            yield _on(name, f"replaced units stayed away on {name}", units=list(units))
+            yield on_box(name, f"replaced units stayed away on {name}", units=list(units))
 
 
 def _enable_units(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.enable or box.disable:
             starts = sorted(unit for unit in box.at_boot)
-            yield _on(
+            yield on_box(
                 name,
                 f"a reboot of {name} starts {', '.join(starts) or 'nothing of fleetctl'}",
                 enable=box.enable,
@@ -345,18 +321,22 @@ def _make_current(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.generation:
             word = f"generation {move.generation}" if move.generation is not None else "no generation"
-            yield _on(name, f"{word} is current on {name}", generation=move.generation)
+            yield on_box(name, f"{word} is current on {name}", generation=move.generation)
 
 
 STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "preflight": _preflight,
     "stage_release": _stage_release,
     "verify_release": _verify_release,
+    "have_image": have_image,
+    "verify_weights": verify_weights,
+    "read_ahead": read_ahead,
     "load_proxy": _load_proxy,
     "hold": _hold,
     "drain": _drain,
     "supersede": _supersede,
     "stop_engine": _stop_engine,
+    "await_room": _await_room,
     "await_free": _await_free,
     "install_files": _install_files,
     "start_engine": _start_engine,

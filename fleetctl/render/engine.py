@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fleetctl.capacity.beside import fit_beside
 from fleetctl.engine.runtimes.vllm import RankOfMany, serve_arguments, split_environment
 from fleetctl.render.escape import check_variable, environment_line, exec_line
 from fleetctl.render.launch import Launch, start_from
@@ -18,7 +19,7 @@ from fleetctl.render.names import (
     engine_units_on,
     secrets_path,
 )
-from fleetctl.render.ports import rendezvous_port
+from fleetctl.render.ports import listens_on, rendezvous_port
 from fleetctl.render.release import File, Rank
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
@@ -87,7 +88,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
     split = placement.split is not None
     command = _under_rank(fleet, place, launch) if split else launch.start
     foreign = fleet.superseded_on(place.box)
-    others = [u for name, units in engine_units_on(fleet, place.box).items() if name != place.layout for u in units]
+    others = _cannot_share(fleet, place)
     values = {
         "layout": place.layout,
         "model": place.model,
@@ -121,8 +122,22 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         File(path=f"{UNIT_FOLDER}/{unit}", content=fill("systemd", "engine.service.j2", tag=tag, **values)),
         *(File(path=f"{BIN_FOLDER}/{name}", content=root_text("systemd", name), mode=0o755) for name in scripts),
     ]
-    rank = Rank(box=place.box, unit=unit, rank=place.rank, digest=digest)
+    rank = Rank(box=place.box, unit=unit, rank=place.rank, share=place.share, digest=digest)
     return rank, (*files, secret_file) if secret_file else tuple(files)
+
+
+def _cannot_share(fleet: Fleet, place: Place) -> list[str]:
+    """Units of other layouts that must not run beside this one: they want its memory or its ports."""
+    mine = listens_on(fleet, place.layout, place.box)
+    return [
+        unit
+        for layout, units in engine_units_on(fleet, place.box).items()
+        if layout != place.layout
+        and not (
+            fit_beside(fleet, place.box, place.layout, layout) and mine.isdisjoint(listens_on(fleet, layout, place.box))
+        )
+        for unit in units
+    ]
 
 
 def _health(fleet: Fleet, place: Place) -> str:

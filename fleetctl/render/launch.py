@@ -7,6 +7,13 @@ from dataclasses import dataclass
 
 from fleetctl.spec.fleet import Container, Venv
 
+CACHE_FOLDER = "/var/cache/fleetctl"
+# What engines compile outlives their container, so that the next start need not compile it again.
+_CACHES = {
+    "VLLM_CACHE_ROOT": f"{CACHE_FOLDER}/vllm",
+    "TRITON_CACHE_DIR": f"{CACHE_FOLDER}/triton",
+    "FLASHINFER_WORKSPACE_BASE": CACHE_FOLDER,
+}
 _SYSTEM_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -54,7 +61,10 @@ def start_from(
         run += ["--memory", str(memory_max)]
     if weights.startswith("/"):
         run += ["--mount", f"type=bind,source={weights},target={weights},readonly"]
-    run += [word for variable in variables for word in ("-e", variable)]
+    run += ["--mount", f"type=bind,source={CACHE_FOLDER},target={CACHE_FOLDER}"]
+    known = list(variables)
+    caches = {name: path for name, path in _CACHES.items() if name not in known}
+    run += [word for variable in [*caches, *known] for word in ("-e", variable)]
     run += [*launch.options, "--entrypoint", "vllm", launch.image, *arguments]
     stop = (program, "stop", "-t", str(round(stop_limit)), name)
-    return Launch(tuple(run), {}, stop, (program, "rm", "-f", name))
+    return Launch(tuple(run), caches, stop, (program, "rm", "-f", name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fleetctl.capacity.beside import fit_beside
 from fleetctl.errors import SpecError
 from fleetctl.spec.fleet import Fleet
 
@@ -10,11 +11,43 @@ EVERY_ADDRESS = ("0.0.0.0", "::", "*")
 
 
 def engine_ports(fleet: Fleet, layout: str) -> dict[str, int]:
-    """model → port of its engines: what the file says, else 8000 and up by the place of the model in the layout."""
-    return {
-        model: placement.port if placement.port is not None else FIRST_PORT + index
-        for index, (model, placement) in enumerate(fleet.layouts[layout].items())
-    }
+    """model → port of its engines: what the file says, else 8000 and up by the place of the model in the layout.
+
+    A layout that can run beside an earlier one of the file, on some box, gets other ports than that one.
+    """
+    ports: dict[str, dict[str, int]] = {}
+    for name, models in fleet.layouts.items():
+        taken = {port for earlier in ports if _beside(fleet, name, earlier) for port in ports[earlier].values()}
+        ports[name] = {}
+        for index, (model, placement) in enumerate(models.items()):
+            port = FIRST_PORT + index
+            while port in taken:
+                port += len(models)
+            ports[name][model] = placement.port if placement.port is not None else port
+        if name == layout:
+            break
+    return ports[layout]
+
+
+def _beside(fleet: Fleet, layout: str, other: str) -> bool:
+    return any(fit_beside(fleet, box, layout, other) for box in fleet.boxes if _on(fleet, layout, other, box))
+
+
+def _on(fleet: Fleet, layout: str, other: str, box: str) -> bool:
+    """Both layouts have engines on the box."""
+    return all(any(box in placement.boxes for placement in fleet.layouts[name].values()) for name in (layout, other))
+
+
+def listens_on(fleet: Fleet, layout: str, box: str) -> set[int]:
+    """Ports that the engines of a layout listen on, on one box."""
+    found: set[int] = set()
+    for model, placement in fleet.layouts[layout].items():
+        if placement.split is None and box in placement.boxes:
+            found.add(engine_ports(fleet, layout)[model])
+        elif placement.split is not None and box == next(iter(placement.split)):
+            master = placement.master_port
+            found |= {engine_ports(fleet, layout)[model], master, rendezvous_port(master)}
+    return found
 
 
 def rendezvous_port(master_port: int) -> int:

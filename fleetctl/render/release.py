@@ -58,6 +58,7 @@ class Rank(Value):
     box: str
     unit: str
     rank: int = 0
+    share: float = Field(1.0, description="gpu_memory_utilization: its part of the box's memory")
     digest: str = Field(description="changes exactly when the running process has to be replaced")
 
 

@@ -42,7 +42,8 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
         for name, result in by_kind.get("stop_engine", {}).items()
         if "took" in result
     }
-    gap = round(min(opened) - max(held), 3) if held and opened else None
+    # New engines that were open before the old ones were held leave no gap.
+    gap = max(0.0, round(min(opened) - max(held), 3)) if held and opened else None
     if any(step.turn is not None for step in plan.steps) and not held:
         gap = 0.0
     cut = sum(r.get("cut", 0) for r in by_kind.get("drain", {}).values())

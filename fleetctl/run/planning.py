@@ -12,8 +12,9 @@ from typing import Any
 from fleetctl.errors import FleetError, LockedError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
 from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
+from fleetctl.plan.beside import why_not_beside
 from fleetctl.plan.build import build_plan, refuse_if_unnamed
-from fleetctl.plan.difference import compare
+from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import Plan
@@ -22,6 +23,9 @@ from fleetctl.render.layout import render_layout
 from fleetctl.render.release import File, Release
 from fleetctl.run.secrets import Expected, expected
 from fleetctl.spec.fleet import Fleet
+
+Books = Callable[[str], Playbook]
+"""The playbook of a name: ``cutover``, ``make_before_break``, ``rolling``, ``rollback``."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +107,13 @@ def plan_cutover(
     subject: Subject,
     wanted: Release,
     seen: Look,
-    playbook: Playbook,
-    *,
-    rolling: Playbook | None = None,
+    books: Books,
     operation: str = "cutover",
 ) -> Plan:
     """The plan that brings the fleet, looked at with the release that is wanted in mind, into that release.
 
-    ``rolling`` is the playbook to use in place of the other where engines can change one at a time.
+    Engines of one layout change one at a time where ``operation`` is "apply" and another copy serves meanwhile; those
+    of another layout start beside the old ones where they fit. Everything else stops the old ones first.
     """
     fleet, observed = subject.fleet, seen.observed
     weights = measured_weights(observed, (wanted,))
@@ -127,12 +130,14 @@ def plan_cutover(
     generation = current if stays else max(numbers, default=0) + 1
     meta = observed[lead].generations.get(current or 0) or {}
     target = source if same else target
-    why: str | None = None
-    if rolling is not None:
-        refuse_if_unnamed(source, target, observed)
-        difference = compare(source, target, observed, generation)
+    refuse_if_unnamed(source, target, observed)
+    difference = compare(source, target, observed, generation)
+    if operation == "apply":
         why = why_not_one_at_a_time(source, target, observed, difference) if difference.start else None
-        playbook = rolling if why is None else playbook
+        playbook, beside = books("rolling" if why is None else "cutover"), False
+    else:
+        playbook, why = _book_of_move(books, "cutover", source, target, observed, difference)
+        beside = why is None
     return build_plan(
         source=source,
         target=target,
@@ -144,9 +149,22 @@ def plan_cutover(
         move=new_move_name(),
         generation=generation,
         previous=meta.get("previous") if stays else current,
+        difference=difference,
         notes=seen.notes,
         why_held=why,
+        beside=beside,
     )
+
+
+def _book_of_move(
+    books: Books, name: str, source: Release, target: Release, observed: Observed, difference: Difference
+) -> tuple[Playbook, str | None]:
+    """The playbook of a move between layouts, and why the new engines are not started beside the old ones."""
+    why = why_not_beside(source, target, observed, difference)
+    book = books("make_before_break" if why is None else name)
+    if why is None and book.name != "make_before_break":
+        why = f"the playbook {book.name} is used as it is"
+    return book, why
 
 
 def _same(one: Release, other: Release) -> bool:
@@ -155,7 +173,7 @@ def _same(one: Release, other: Release) -> bool:
     return one.model_copy(update=blank) == other.model_copy(update=blank)
 
 
-def plan_rollback(subject: Subject, seen: Look, playbook: Playbook, to: int | None = None) -> Plan:
+def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = None) -> Plan:
     """The plan that brings the fleet back to an earlier generation, by default the one before.
 
     Before the first generation lies what the boxes ran without fleetctl. Raises RefusedError when there is nothing
@@ -191,10 +209,14 @@ def plan_rollback(subject: Subject, seen: Look, playbook: Playbook, to: int | No
         previous = kept["meta"].get("previous")
     source = live_release(observed, lead, subject.fleet.fleet)
     again = look(subject, (target,))
+    observed = again.observed if number is None else _with_kept_secrets(subject, target, again.observed, number)
+    refuse_if_unnamed(source, target, observed)
+    difference = compare(source, target, observed, number)
+    playbook, why = _book_of_move(books, "rollback", source, target, observed, difference)
     return build_plan(
         source=source,
         target=target,
-        observed=again.observed if number is None else _with_kept_secrets(subject, target, again.observed, number),
+        observed=observed,
         questions=again.asked,
         playbook=playbook,
         operation="rollback",
@@ -202,6 +224,9 @@ def plan_rollback(subject: Subject, seen: Look, playbook: Playbook, to: int | No
         move=new_move_name(),
         generation=number,
         previous=previous,
+        difference=difference,
+        why_held=why,
+        beside=why is None,
     )
 
 

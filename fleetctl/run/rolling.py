@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from fleetctl.errors import RefusedError, SpecError
@@ -15,10 +15,7 @@ from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Engine, Release
 from fleetctl.run.journal import whoami
-from fleetctl.run.planning import Look, Subject, live_layout, new_move_name, plan_cutover
-
-Books = Callable[[str], Playbook]
-"""The playbook of a name: ``rolling``, and ``cutover`` where engines cannot change one at a time."""
+from fleetctl.run.planning import Books, Look, Subject, live_layout, new_move_name, plan_cutover
 
 
 def layout_to_apply(subject: Subject, observed: Observed) -> str:
@@ -32,7 +29,7 @@ def layout_to_apply(subject: Subject, observed: Observed) -> str:
 
 def plan_apply(subject: Subject, wanted: Release, seen: Look, books: Books) -> Plan:
     """The plan that brings changed settings of the live layout to the boxes, one copy at a time where possible."""
-    return plan_cutover(subject, wanted, seen, books("cutover"), rolling=books("rolling"), operation="apply")
+    return plan_cutover(subject, wanted, seen, books, operation="apply")
 
 
 def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -> Plan:

@@ -95,6 +95,13 @@ class AwaitFree(Step):
 
 
 @register
+class AwaitRoom(AwaitFree):
+    """Memory and ports that the new engines ask for are free while the old ones run."""
+
+    kind = "await_room"
+
+
+@register
 class InstallFiles(Step):
     """Live files become those of the generation, then daemon-reload; what they replace is kept for undo."""
 

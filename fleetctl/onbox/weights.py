@@ -1,0 +1,107 @@
+"""Weights of a model on this box: whether they are complete, and reading them into the page cache."""
+
+import json
+import os
+import struct
+import subprocess
+import time
+from typing import Any, Dict, List
+
+from fleetctl.onbox.main import Call, CancelledError, OpError, op
+
+INDEX = ".safetensors.index.json"
+HEADER_LIMIT = 100 * 1024 * 1024  # bytes; what the safetensors library accepts
+LOOK_EVERY = 0.1
+
+
+def expected_size(path: str) -> int:
+    """Length that a safetensors file has by its own header: 8 bytes, the header, and the last tensor's end.
+
+    OpError when the header cannot be read.
+    """
+    with open(path, "rb") as source:
+        start = source.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else HEADER_LIMIT + 1
+        header = source.read(length) if length <= HEADER_LIMIT else b""
+    try:
+        tensors = json.loads(header)
+        ends = [int(tensor["data_offsets"][1]) for name, tensor in tensors.items() if name != "__metadata__"]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        raise OpError("%s is not a safetensors file, or was cut short: copy it again" % path) from None
+    return 8 + int(length) + max(ends, default=0)
+
+
+def weight_files(folder: str) -> List[str]:
+    """Weight files of a folder that an engine reads, by name; of a file, the file itself."""
+    if not os.path.isdir(folder):
+        return [folder]
+    names = sorted(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name)))
+    for ending in (".safetensors", ".gguf", ".bin", ".pt"):
+        found = [os.path.join(folder, name) for name in names if name.endswith(ending)]
+        if found:
+            return found
+    return []
+
+
+def named_in_index(folder: str) -> List[str]:
+    """Files that the index of a folder of several weight files names. OpError when it cannot be read."""
+    found: List[str] = []
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if name.endswith(INDEX):
+            path = os.path.join(folder, name)
+            try:
+                with open(path) as source:
+                    found += sorted(set(json.load(source)["weight_map"].values()))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise OpError("%s is not an index of weights, or was cut short: copy it again" % path) from None
+    return found
+
+
+@op("weights_check")
+def weights_check(call: Call, paths: List[str]) -> Dict[str, Any]:
+    """Every weight file is there and whole, as far as their own headers say. OpError naming each that is not."""
+    wrong: List[str] = []
+    count = size = 0
+    for path in paths:
+        missing = [name for name in named_in_index(path) if not os.path.isfile(os.path.join(path, name))]
+        wrong += ["%s is missing" % os.path.join(path, name) for name in missing]
+        for name in weight_files(path):
+            real = os.path.getsize(name)
+            count, size = count + 1, size + real
+            due = expected_size(name) if name.endswith(".safetensors") else real
+            if real < due:
+                wrong.append("%s has %d bytes of %d" % (name, real, due))
+    if wrong:
+        raise OpError("weights are not complete: %s" % "; ".join(wrong))
+    return {"files": count, "bytes": size}
+
+
+@op("read_ahead")
+def read_ahead(call: Call, paths: List[str], limit: float) -> Dict[str, Any]:
+    """Read weights once, at the lowest priority for disk and CPU. Stops without a fault after ``limit`` seconds."""
+    start = time.monotonic()
+    done = 0
+    for path in [name for folder in paths for name in weight_files(folder)]:
+        reader = subprocess.Popen(
+            ["ionice", "-c", "3", "nice", "-n", "19", "dd", "if=" + path, "of=/dev/null", "bs=8M", "status=none"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            told = time.monotonic()
+            while reader.poll() is None:
+                if call.cancelled.is_set():
+                    raise CancelledError("reading weights was cancelled")
+                if time.monotonic() - start > limit:
+                    return {"bytes": done, "waited": round(time.monotonic() - start, 2), "left_off": path}
+                if time.monotonic() - told >= 1.0:
+                    told = time.monotonic()
+                    call.event(log="reading %s" % path, waited=round(told - start, 1))
+                time.sleep(LOOK_EVERY)
+        finally:
+            if reader.poll() is None:
+                reader.kill()
+                reader.wait()
+        done += os.path.getsize(path)
+    return {"bytes": done, "waited": round(time.monotonic() - start, 2)}

@@ -1,0 +1,77 @@
+"""What can be done for the new engines while the old ones serve, so that the gap is no longer than it must be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fleetctl.plan.difference import BoxDifference
+from fleetctl.plan.draft import Draft, Move, on_box
+from fleetctl.spec.units import gib, parse_duration
+
+
+def have_image(move: Move, limit: Any = 3600.0) -> Iterable[Draft]:
+    """Container images that a box has not are pulled."""
+    for name, box in move.difference.boxes.items():
+        images = sorted({engine.image for engine, _ in box.start.values() if engine.image})
+        for engine, image in images:
+            told = f"{name} has the image {image} (or pulls it)"
+            yield Draft(
+                name,
+                f"{name}/{image}",
+                told,
+                frozenset({name}),
+                {"engine": engine, "image": image, "limit": parse_duration(limit)},
+            )
+
+
+def verify_weights(move: Move) -> Iterable[Draft]:
+    """No weight file is missing or cut short."""
+    for name, box in move.difference.boxes.items():
+        paths = _weights(box)
+        if paths:
+            yield on_box(name, f"weights are complete on {name}: {', '.join(paths)}", paths=paths)
+
+
+def read_ahead(move: Move, limit: Any = 900.0) -> Iterable[Draft]:
+    """Weights into the page cache, where the memory allows and something serves meanwhile."""
+    if not any(box.stop or box.supersede for box in move.difference.boxes.values()):
+        return
+    for name, box in move.difference.boxes.items():
+        if _weights(box) and why_not_read_ahead(move, name) is None:
+            paths, size = _weights(box), gib(_size(move, name))
+            yield on_box(
+                name, f"read {size} of weights into the page cache of {name}", paths=paths, limit=parse_duration(limit)
+            )
+
+
+def why_not_read_ahead(move: Move, box: str) -> str | None:
+    """Why the page cache of a box has no room for the weights; None when it has, or nothing is to be read.
+
+    Where CPU and GPU share the memory, what the page cache holds is not free in the eyes of CUDA when the engine
+    starts: weights, the engine's whole share and the reserve have to fit the box at once.
+    """
+    size, facts = _size(move, box), move.observed[box]
+    budget = next((budget for budget in move.target.budgets if budget.box == box), None)
+    if size == 0 or budget is None:
+        return None
+    share = sum(rank.share for _, rank in move.target.ranks_on(box)) * budget.memory
+    missing = size + share + budget.reserve - facts.memory["total"]
+    if missing > 0:
+        return (
+            f"{gib(size)} of weights, {gib(share)} for the engine and the reserve of {gib(budget.reserve)} "
+            f"are {gib(missing)} more than {box} has"
+        )
+    if size > facts.memory["available"]:
+        return f"{gib(size)} of weights, {gib(facts.memory['available'])} are available on {box}"
+    return None
+
+
+def _weights(box: BoxDifference) -> list[str]:
+    """Weight folders on the box itself; what a hub keeps is fetched by the engine."""
+    return sorted({engine.weights for engine, _ in box.start.values() if engine.weights.startswith("/")})
+
+
+def _size(move: Move, box: str) -> int:
+    paths = move.observed[box].paths
+    return sum(paths[path].size for path in _weights(move.difference.boxes[box]) if path in paths)

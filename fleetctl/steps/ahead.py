@@ -1,0 +1,55 @@
+"""Steps for the new engines while the old ones serve: image there, weights complete, weights in the page cache."""
+
+from __future__ import annotations
+
+from fleetctl.errors import StepError
+from fleetctl.plan.types import PlannedStep
+from fleetctl.steps.base import Context, Record, Step, register
+
+
+@register
+class HaveImage(Step):
+    """The box has the container image; pulled when it has not. It stays there when the move is undone."""
+
+    kind = "have_image"
+
+    def check(self, context: Context, step: PlannedStep) -> bool:
+        image = step.params["image"]
+        built = context.box(step).call("builds", binaries=[], images=[[step.params["engine"], image]])
+        return built[image] is not None
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        engine, image = step.params["engine"], step.params["image"]
+        ran = context.box(step).run(engine, "pull", "--quiet", image, timeout=step.params["limit"], check=False)
+        if ran.rc != 0:
+            last = " ".join(ran.err.split())[-300:]
+            raise StepError(
+                f"{step.box}: {engine} cannot pull {image}: {last}",
+                hint=f"check image: of the model, and that {step.box} reaches the registry ({engine} login)",
+            )
+        return {"pulled": image}
+
+
+@register
+class VerifyWeights(Step):
+    """Every weight file that the folders name is there, and as long as its own header says."""
+
+    kind = "verify_weights"
+    once = True
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        return dict(context.box(step).call("weights_check", paths=step.params["paths"]))
+
+
+@register
+class ReadAhead(Step):
+    """Weights are read once at the lowest disk priority, so that the engine finds them in memory."""
+
+    kind = "read_ahead"
+    once = True
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        told = context.box(step).call(
+            "read_ahead", paths=step.params["paths"], limit=step.params["limit"], on_event=context.progress(step)
+        )
+        return dict(told)

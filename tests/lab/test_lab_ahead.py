@@ -1,0 +1,63 @@
+"""What is done while the old layout serves: weights looked at and read into memory."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from moving import BOXES, Moving
+
+FOLDER = "/models/tiny"
+SIZE = 24 * 1024 * 1024
+
+
+def safetensors(size: int) -> bytes:
+    """The beginning of a safetensors file with one tensor of ``size`` bytes."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    return struct.pack("<Q", len(header)) + header
+
+
+def put_weights(moving: Moving, box: str, missing: int = 0) -> None:
+    begin = safetensors(SIZE)
+    length = len(begin) + SIZE - missing
+    write = f"with open('{FOLDER}/model.safetensors', 'wb') as f: f.write({begin!r}); f.truncate({length})"
+    moving.sh(box, f"mkdir -p {FOLDER}; python3 -", write)
+
+
+def cached(moving: Moving, box: str) -> int:
+    return int(moving.sh(box, f"fincore --bytes --noheadings --output RES {FOLDER}/model.safetensors").strip())
+
+
+def with_folder(document: dict[str, Any]) -> None:
+    document["models"]["standin"]["weights"] = FOLDER
+
+
+def test_weights_are_in_memory_before_the_old_engines_stop(moving: Moving) -> None:
+    for box in BOXES:
+        put_weights(moving, box)
+    text = moving.changed(with_folder)
+    moving.cutover("split", text=text)
+    for box in BOXES:
+        moving.sh(box, f"sync; dd if={FOLDER}/model.safetensors of=/dev/null iflag=nocache count=0 status=none")
+        assert cached(moving, box) < SIZE
+    ran = moving.cutover("replicas", text=text)
+    order = ran.steps()
+    for box in BOXES:
+        assert order.index(f"prepare.read_ahead.{box}") < order.index("hold.hold.proxy")
+        assert cached(moving, box) >= SIZE
+    moving.rollback()
+
+
+def test_weights_that_were_cut_short_are_told_before_anything_is_touched(moving: Moving) -> None:
+    for box in BOXES:
+        put_weights(moving, box)
+    text = moving.changed(with_folder)
+    moving.cutover("split", text=text)
+    before = moving.picture()
+    put_weights(moving, "box2", missing=1000)
+    ran = moving.run("cutover", "--to", "replicas", "--yes", text=text)
+    assert ran.rc == 6, ran
+    whole = len(safetensors(SIZE)) + SIZE
+    assert f"box2: weights are not complete: {FOLDER}/model.safetensors has {whole - 1000} bytes of {whole}" in ran.said
+    assert moving.same_as(before)
