@@ -18,6 +18,7 @@ UNIT_PATH = (*FOLDERS, "/usr/local/lib/systemd/system", "/usr/lib/systemd/system
 PULLS = (".wants", ".requires", ".upholds")
 UP = ("active", "activating", "reloading")
 DOWN = ("inactive", "failed")
+ROUNDS = 3  # stops of a unit that a watchdog, caught in its last run, starts once more
 SETTLE = 3.0  # seconds that a unit gets to fail its start; one that loads for minutes is not waited for
 LISTENERS = (".socket", ".path")  # they have to be there before the services that they start
 
@@ -107,12 +108,16 @@ def supersede(call: Call, units: List[str], limit: float = 120) -> Dict[str, Dic
         _unlink(path)
     if gone:
         systemctl(call, "daemon-reload")
-    running = {state["id"] for state in before.values() if state["active"] not in DOWN}
-    for unit in sorted(running, key=lambda unit: (unit.endswith(".service"), unit)):
-        done = run(call, ["systemctl", "--no-ask-password", "stop", "--", unit], timeout=limit)
-        if done["rc"] != 0 and "cancel" not in done["err"]:  # a start that comes in between cancels the stop
-            raise OpError("systemctl stop %s: %s" % (unit, done["err"].strip()))
     after = superseded_states(call, units)
+    for _ in range(ROUNDS):
+        running = {state["id"] for state in after.values() if state["active"] not in DOWN}
+        if not running:
+            break
+        for unit in sorted(running, key=lambda unit: (unit.endswith(".service"), unit)):
+            done = run(call, ["systemctl", "--no-ask-password", "stop", "--", unit], timeout=limit)
+            if done["rc"] != 0 and "cancel" not in done["err"]:  # a start that comes in between cancels the stop
+                raise OpError("systemctl stop %s: %s" % (unit, done["err"].strip()))
+        after = superseded_states(call, units)
     for unit, state in after.items():
         if state["active"] not in DOWN:
             raise OpError(

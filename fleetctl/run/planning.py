@@ -135,6 +135,7 @@ def plan_cutover(
     if operation == "apply":
         why = why_not_one_at_a_time(source, target, observed, difference) if difference.start else None
         playbook, beside = books("rolling" if why is None else "cutover"), False
+        why = None if why is None else f"not one at a time: {why}"
     else:
         playbook, why = _book_of_move(books, "cutover", source, target, observed, difference)
         beside = why is None

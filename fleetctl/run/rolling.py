@@ -51,7 +51,8 @@ def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -
     difference = compare(live, live, seen.observed, seen.observed[lead].generation, anew)
     why = why_not_one_at_a_time(live, live, seen.observed, difference)
     book = books("rolling" if why is None else "cutover")
-    return _on_live(subject, seen, book, "restart", difference, why_held=why)
+    held = None if why is None else f"not one at a time: {why}"
+    return _on_live(subject, seen, book, "restart", difference, why_held=held)
 
 
 def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit: float | None, hold: bool) -> Plan:

@@ -188,6 +188,8 @@ def haproxy(config: ProxyConfig, secrets: dict[str, str] | None = None) -> Itera
         while True:
             try:
                 socket.create_connection((config.address, config.port), timeout=1).close()
+                with socket.socket(socket.AF_UNIX) as admin:
+                    admin.connect(str(folder / "run/admin.sock"))
                 break
             except OSError:
                 text = (folder / "log").read_text()
