@@ -136,6 +136,7 @@ class ProxyConfig(Value):
     keepalive: float = Field(10.0, description="seconds between two comment lines for streaming requests that are held")
     drain: float
     stream_limit: float
+    silence_limit: float = Field(300.0, description="seconds without a sign of work after which an engine is hung")
     check_interval: float
     backends: tuple[Backend, ...]
     api_keys: dict[str, Secret] = {}
