@@ -17,9 +17,11 @@ from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
 
 CONFIG = f"{PROXY_FOLDER}/haproxy.cfg"
-SCRIPTS = ("hold.lua", "aloud.lua", "prove.lua", "hung.lua")
+SCRIPTS = ("hold.lua", "aloud.lua", "prove.lua", "hung.lua", "prefix.lua")
 # Bytes of a request that are kept until its answer begins, and searched for the model's name where there are several.
 BODY_LIMIT = 1024 * 1024
+# Bytes of a request below which it does not matter which copy has its beginning in the cache: some 500 tokens.
+PREFIX_FROM = 2048
 MAXCONN = 4000
 
 
@@ -38,6 +40,7 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
         stream_limit=proxy.stream_limit,
         silence_limit=proxy.silence_limit,
         check_interval=proxy.check_interval,
+        balance=proxy.balance,
         backends=backends(fleet),
         api_keys=dict(proxy.api_keys),
         certificate=proxy.tls.certificate if proxy.tls else None,
@@ -109,6 +112,7 @@ def haproxy_config(config: ProxyConfig) -> str:
         errors=ERRORS,
         names=not all(map(_is_ip, addresses)),
         several=several,
+        prefix=PREFIX_FROM if config.balance == "prefix" else None,
         body_limit=BODY_LIMIT,
         api_keys=sorted(config.api_keys),
         health=_quoted('{"usable":{' + usable + "}}"),

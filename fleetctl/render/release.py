@@ -138,6 +138,7 @@ class ProxyConfig(Value):
     stream_limit: float
     silence_limit: float = Field(300.0, description="seconds without a sign of work after which an engine is hung")
     check_interval: float
+    balance: Literal["leastconn", "prefix"] = "leastconn"
     backends: tuple[Backend, ...]
     api_keys: dict[str, Secret] = {}
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")
