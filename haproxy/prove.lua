@@ -13,6 +13,9 @@ local AGAIN = 250 -- milliseconds between two questions to an engine that is out
 local SUSPECT, OUT = 2, 10 -- seconds for an answer, from an engine that is suspect or out
 local PATH = "/v1/chat/completions"
 
+-- BACKEND/SERVER -> "suspect" or "out": whoever wrote that here has the say over its weight. Global: hung.lua too.
+examined = {}
+
 -- Of a server or a backend. Only ever grows, but for "clear counters".
 local function failures(told)
     local counters = told:get_stats()
@@ -30,8 +33,9 @@ local function milliseconds()
     return now.sec * 1000 + now.usec // 1000
 end
 
--- "answered", "failed", or nil when nothing can be said.
-local function ask(server, body, seconds)
+-- One HTTP exchange with an engine. "answered" with status and body, "failed" (5xx, or a connection closed without a
+-- word), "silent", or nil when it cannot be reached. Global: hung.lua too.
+function ask_engine(server, seconds, path, body)
     local host, port = server:get_addr():match("^(.*):(%d+)$")
     if host == nil then
         return nil
@@ -40,32 +44,36 @@ local function ask(server, body, seconds)
     local socket = core.tcp()
     socket:settimeout(seconds)
     local late = milliseconds() + seconds * 1000 - 100
-    local word = nil
+    local word, status, text = nil, nil, nil
     if socket:connect(host, tonumber(port)) then
-        local head = "POST " .. PATH .. " HTTP/1.1\r\nHost: " .. host .. ":" .. port
-        head = head .. "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " .. #body
-        socket:send(head .. "\r\n\r\n" .. body)
+        local head = (body and "POST " or "GET ") .. path .. " HTTP/1.1\r\nHost: " .. host .. ":" .. port
+        if body ~= nil then
+            head = head .. "\r\nContent-Type: application/json\r\nContent-Length: " .. #body
+        end
+        socket:send(head .. "\r\nConnection: close\r\n\r\n" .. (body or ""))
         local line = socket:receive("*l")
-        local status = tonumber(line and line:match("^HTTP/1%.%d (%d%d%d)"))
+        status = tonumber(line and line:match("^HTTP/1%.%d (%d%d%d)"))
         if status ~= nil then
             word = status < 500 and "answered" or "failed"
-        elseif milliseconds() < late then
-            word = "failed"
+            text = body == nil and socket:receive("*a") or ""
+        else
+            word = milliseconds() < late and "failed" or "silent"
         end
     end
     socket:close()
-    return word
+    return word, status, text
 end
 
 -- Until the engine is well, or is found to be no matter of completions.
 local function examine(server, name, body)
-    local word = ask(server, body, SUSPECT)
+    local word = ask_engine(server, SUSPECT, PATH, body)
     if word == "failed" then
+        examined[name] = "out"
         server:set_weight("0%")
         core.Warning(name .. " fails completions: it gets no requests until it answers one")
         repeat
             core.msleep(AGAIN)
-            word = ask(server, body, OUT)
+            word = ask_engine(server, OUT, PATH, body)
         until word == "answered" or replaced()
         core.Warning(name .. " answers completions again")
     end
@@ -73,7 +81,7 @@ local function examine(server, name, body)
 end
 
 local function watch(label, backend, body)
-    local known, examined = {}, {}
+    local known = {}
     local seen = failures(backend)
     for name, server in pairs(backend.servers) do
         known[name] = failures(server)
@@ -84,22 +92,22 @@ local function watch(label, backend, body)
         if now ~= seen then
             seen = now
             for name, server in pairs(backend.servers) do
-                local count = failures(server)
-                local suspect = count > known[name] and name ~= "again" and not examined[name]
+                local count, full = failures(server), label .. "/" .. name
+                local suspect = count > known[name] and name ~= "again" and not examined[full]
                 known[name] = count
                 if suspect then
-                    examined[name] = true
+                    examined[full] = "suspect"
                     if (tonumber(backend:get_stats().act) or 0) > 1 then
                         server:set_weight("0%")
                     end
                     core.register_task(function()
-                        local whole, problem = pcall(examine, server, label .. "/" .. name, body)
+                        local whole, problem = pcall(examine, server, full, body)
                         if not whole then
                             -- An engine is never left out for a fault of this script.
                             server:set_weight("100%")
                             core.Alert("prove.lua: " .. tostring(problem))
                         end
-                        examined[name] = false
+                        examined[full] = nil
                     end)
                 end
             end

@@ -26,8 +26,10 @@ def whole_model(target: Path) -> bool:
     return all((target / name).is_file() for name in FILES)
 
 
-def make_tiny_model(target: Path, python: Path, say: Say) -> Path:
+def make_tiny_model(target: Path, python: Path, say: Say, shape: tuple[int, int, int] | None = None) -> Path:
     """Write a tiny random Llama (under 1 MB) to ``target``, unless it is there already; return ``target``.
+
+    ``shape``: hidden size, layers and positions of a larger one, for which reading a prompt takes time.
 
     ``python`` is the interpreter of an engine's venv, which has torch, transformers and tokenizers. With the
     same versions of those the files are the same each time. LabError when the script fails.
@@ -40,7 +42,7 @@ def make_tiny_model(target: Path, python: Path, say: Say) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    run([str(python), "-I", str(SCRIPT), str(partial)], doing="making a tiny model")
+    run([str(python), "-I", str(SCRIPT), str(partial), *map(str, shape or ())], doing="making a tiny model")
     missing = [name for name in FILES if not (partial / name).is_file()]
     if missing:
         raise LabError(f"the tiny model in {partial} came without {', '.join(missing)}")

@@ -1,4 +1,6 @@
-"""Write a tiny random Llama with a trained tokenizer into the folder given: ``tinymodel_script.py FOLDER``.
+"""Write a tiny random Llama with a trained tokenizer into the folder given.
+
+``tinymodel_script.py FOLDER [HIDDEN LAYERS POSITIONS]``; without numbers the smallest that serves: 128, 2 and 2048.
 
 Run by the Python of an engine's venv, which has torch, transformers and tokenizers; fleetctl itself never
 imports this file. The same versions of those three write the same bytes each time.
@@ -24,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # type: ignore[import-no
 
 SEED = 20
 VOCABULARY = 512
-POSITIONS = 2048
+HIDDEN, LAYERS, POSITIONS = 128, 2, 2048
 BEGIN, END, TURN = "<s>", "</s>", "<|turn|>"
 
 CHAT_TEMPLATE = (
@@ -78,17 +80,17 @@ def readable(token: str) -> bool:
     return token not in (BEGIN, END, TURN) and all("!" <= char <= "~" or char == "\u0120" for char in token)
 
 
-def make_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
+def make_model(tokenizer: Tokenizer, hidden: int, layers: int, positions: int) -> LlamaForCausalLM:
     """Random weights; those that would speak an unreadable token are nought, so it is hardly ever chosen."""
     torch.manual_seed(SEED)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=POSITIONS,
+        max_position_embeddings=positions,
         bos_token_id=tokenizer.token_to_id(BEGIN),
         eos_token_id=tokenizer.token_to_id(END),
         tie_word_embeddings=False,
@@ -103,16 +105,16 @@ def make_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
     return model
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, hidden: int = HIDDEN, layers: int = LAYERS, positions: int = POSITIONS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     tokenizer = train_tokenizer()
-    make_model(tokenizer).save_pretrained(folder, safe_serialization=True)
+    make_model(tokenizer, hidden, layers, positions).save_pretrained(folder, safe_serialization=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": POSITIONS,
+        "model_max_length": positions,
         "bos_token": BEGIN,
         "eos_token": END,
         "clean_up_tokenization_spaces": False,
@@ -123,4 +125,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

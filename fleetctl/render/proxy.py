@@ -17,9 +17,11 @@ from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
 
 CONFIG = f"{PROXY_FOLDER}/haproxy.cfg"
-SCRIPTS = ("hold.lua", "aloud.lua", "prove.lua")
+SCRIPTS = ("hold.lua", "aloud.lua", "prove.lua", "hung.lua", "prefix.lua")
 # Bytes of a request that are kept until its answer begins, and searched for the model's name where there are several.
 BODY_LIMIT = 1024 * 1024
+# Bytes of a request below which it does not matter which copy has its beginning in the cache: some 500 tokens.
+PREFIX_FROM = 2048
 MAXCONN = 4000
 
 
@@ -36,7 +38,9 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
         keepalive=proxy.keepalive,
         drain=proxy.drain,
         stream_limit=proxy.stream_limit,
+        silence_limit=proxy.silence_limit,
         check_interval=proxy.check_interval,
+        balance=proxy.balance,
         backends=backends(fleet),
         api_keys=dict(proxy.api_keys),
         certificate=proxy.tls.certificate if proxy.tls else None,
@@ -99,6 +103,7 @@ def haproxy_config(config: ProxyConfig) -> str:
         hold_seconds=f"{config.hold:g}",
         keepalive_seconds=f"{config.keepalive:g}",
         stream_seconds=f"{config.stream_limit:g}",
+        silence_seconds=f"{config.silence_limit:g}",
         stream_limit=_milliseconds(config.stream_limit),
         check={
             "inter": _milliseconds(config.check_interval),
@@ -107,6 +112,7 @@ def haproxy_config(config: ProxyConfig) -> str:
         errors=ERRORS,
         names=not all(map(_is_ip, addresses)),
         several=several,
+        prefix=PREFIX_FROM if config.balance == "prefix" else None,
         body_limit=BODY_LIMIT,
         api_keys=sorted(config.api_keys),
         health=_quoted('{"usable":{' + usable + "}}"),
@@ -121,6 +127,7 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
         "name": backend.name,
         "title": f"Served as {json.dumps(list(backend.served_as))[1:-1]}",
         "question": _quoted(_question(backend.served_as[0])),
+        "prompt": _quoted(json.dumps({"model": backend.served_as[0], "prompt": "Hello", "max_tokens": 1})),
         "patterns": " ".join(_quoted(name) for name in backend.served_as),
         "names": not all(_is_ip(server.address) for server in backend.servers),
         "servers": [

@@ -137,7 +137,9 @@ class ProxyConfig(Value):
     keepalive: float = Field(10.0, description="seconds between two comment lines for streaming requests that are held")
     drain: float
     stream_limit: float
+    silence_limit: float = Field(300.0, description="seconds without a sign of work after which an engine is hung")
     check_interval: float
+    balance: Literal["leastconn", "prefix"] = "leastconn"
     backends: tuple[Backend, ...]
     api_keys: dict[str, Secret] = {}
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")

@@ -206,7 +206,17 @@ class Proxy(Part):
     stream_limit: Duration = Field(
         default=3600.0, description="longest silence of an engine before its request is given up"
     )
+    silence_limit: Duration = Field(
+        default=300.0,
+        description="how long an engine with requests may show no sign of work before they are given to another one; "
+        "longer than its longest step, and than its longest prompt where it does not read prompts in chunks",
+    )
     check_interval: Duration = Field(default=0.5, description="time between two health checks of an engine")
+    balance: Literal["leastconn", "prefix"] = Field(
+        default="leastconn",
+        description="leastconn: to the engine with the fewest requests; prefix: a conversation stays on the copy whose "
+        "cache has it, if that one has room",
+    )
     tls: Tls | None = Field(default=None, description="HTTPS for clients; default: plain HTTP")
     api_keys: dict[Name, SecretRef] = Field(default={}, description="named keys that clients may use; none: no check")
 

@@ -30,7 +30,11 @@ class Engine:
     def __init__(self, port: int, name: str, *, seconds: float = 0.02) -> None:
         self.port, self.name, self.seconds = port, name, seconds
         self.running = self.most = self.answered = self.streaming = 0
-        self.fault = ""  # "500": to every completion; "hang": no answer to any; /health is 200 with both
+        # "500": to every completion; "hang": no answer to any; "reading": none either, but the cache fills with a long
+        # prompt. /health and /metrics are answered with all of them. "dumb": no answer to anything.
+        self.fault = ""
+        self.steps = True  # /metrics has what the core tells of its steps
+        self.well_again = asyncio.Event()  # ends a "hang" and the reading of a prompt
         self.failed = 0
         self.seen: list[dict[str, str]] = []
         self.server: asyncio.Server | None = None
@@ -54,8 +58,13 @@ class Engine:
             first, *lines = head.rstrip().split("\r\n")
             headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines if ": " in line)}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
+            if self.fault == "dumb":
+                await self.well_again.wait()
             if first.split()[1] == "/health":
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            elif first.split()[1] == "/metrics":
+                told = f'# HELP\nvllm:kv_cache_usage_perc{{engine="0"}} {self.cache()}\n' if self.steps else "# HELP\n"
+                writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(told)}\r\n\r\n{told}".encode())
             else:
                 self.seen.append(headers)
                 await self._answer(writer, json.loads(body or b"{}"))
@@ -66,6 +75,10 @@ class Engine:
             self.connections.discard(writer)
             writer.close()
 
+    def cache(self) -> float:
+        """Share of the cache in use: of prompts that have been read, and of one that is being read."""
+        return self.answered / 1000 + (time.monotonic() % 1000 if self.fault == "reading" else 0)
+
     async def _answer(self, writer: asyncio.StreamWriter, asked: dict[str, object]) -> None:
         self.running += 1
         self.most = max(self.most, self.running)
@@ -73,8 +86,8 @@ class Engine:
             if asked.get("poison"):
                 await self.kill()
                 return
-            if self.fault == "hang":
-                await asyncio.sleep(3600)
+            if self.fault in ("hang", "reading"):
+                await self.well_again.wait()
             if self.fault == "500":
                 self.failed += 1
                 writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")

@@ -32,6 +32,11 @@ def test_the_time_between_comment_lines_is_a_setting(tmp_path: Path) -> None:
     assert "keepalive_seconds 2.5\n" in rendered("keepalive: 2500ms", tmp_path)
 
 
+def test_the_silence_of_a_hung_engine_is_a_setting(tmp_path: Path) -> None:
+    assert "silence_seconds 300\n" in rendered("drain: 1m", tmp_path)
+    assert "silence_seconds 90\n" in rendered("silence_limit: 90s", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
@@ -39,6 +44,9 @@ def test_the_time_between_comment_lines_is_a_setting(tmp_path: Path) -> None:
         ("tls: {certificate: /root/fleet.pem}", "ProtectHome="),
         ("tls: {}", "certificate"),
         ("keepalive: 0", "too short"),
+        ("silence_limit: 0", "too short"),
+        ("silence_limit: 1h", "not shorter than stream_limit"),
+        ("silence_limit: 2m\n  stream_limit: 90s", "not shorter than stream_limit"),
     ],
 )
 def test_what_cannot_work_is_refused(settings: str, told: str, tmp_path: Path) -> None:

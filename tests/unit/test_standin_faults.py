@@ -47,11 +47,22 @@ def test_a_hanging_engine_is_healthy_and_its_requests_wait(engine: Running) -> N
     with engine.client.stream("POST", "/v1/completions", json={"prompt": "x", "stream": True}) as response:
         assert (response.status_code, engine.health()) == (200, 200)
         text = metrics(engine)
-        assert metric(text, "vllm:num_requests_running") == 0
-        assert metric(text, "vllm:num_requests_waiting") == 1
+        # As the core last told it: nothing that comes afterwards is seen.
+        assert metric(text, "vllm:num_requests_running") == metric(text, "vllm:num_requests_waiting") == 0
+        assert metric(text, "vllm:prompt_tokens_total") == metric(metrics(engine), "vllm:prompt_tokens_total")
     engine.set()
     until("no request left", lambda: metric(metrics(engine), "vllm:num_requests_waiting") == 0)
     assert engine.complete().status_code == 200
+
+
+def test_a_prompt_fills_the_cache_while_it_is_read_and_nothing_else_tells_of_it(engine: Running) -> None:
+    engine.set(prefill_seconds_per_token=10)
+    with engine.client.stream("POST", "/v1/completions", json={"prompt": "x " * 2000, "stream": True}):
+        until("the cache to fill", lambda: metric(metrics(engine), "vllm:kv_cache_usage_perc") > 0)
+        first, tokens = (metric(metrics(engine), f"vllm:{n}") for n in ("kv_cache_usage_perc", "prompt_tokens_total"))
+        until("more of it", lambda: metric(metrics(engine), "vllm:kv_cache_usage_perc") > first)
+        assert metric(metrics(engine), "vllm:prompt_tokens_total") == tokens
+    engine.set()
 
 
 def test_tool_calls_can_arrive_as_text() -> None:

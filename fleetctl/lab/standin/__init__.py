@@ -36,7 +36,8 @@ FAULTS, off by default:
 | fault                    | effect                                                                    |
 | ------------------------ | ------------------------------------------------------------------------- |
 | health_lies              | /health answers 200, every completion 500; the engine stays up            |
-| hang                     | /health answers 200, completions wait for ever (counted as waiting)       |
+| hang                     | the engine core stops: /health and /metrics answer, the second with the   |
+|                          | numbers of the core's last step; completions wait for ever                |
 | die_at_first_request     | the next completion answers 500, then the engine exits with status 1      |
 | die_at_request: N        | the same at the Nth completion since the start                            |
 | exit_during_load: X      | engine core fails X seconds into loading; traceback, status 1             |

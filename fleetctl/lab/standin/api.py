@@ -112,8 +112,7 @@ class Api:
     async def metrics(self, _: Request) -> Response:
         """Prometheus text."""
         engine = self.engine
-        body = engine.metrics.render(len(engine.running), len(engine.waiting), engine.cache_usage())
-        return Response(200, body, PROMETHEUS)
+        return Response(200, engine.metrics.render(*engine.reported), PROMETHEUS)
 
     async def models(self, _: Request) -> Response:
         """The served names, then the LoRA adapters."""

@@ -41,6 +41,7 @@ class Generation:
     made: int = 0
     credit: float = 0.0
     prefill_left: float = 0.0
+    prefill_whole: float = 0.0
     arrived: float = field(default_factory=time.monotonic)
     started: float = 0.0
     first_token: float = 0.0
@@ -51,6 +52,14 @@ class Generation:
     def limit(self) -> int:
         """Tokens after which it ends."""
         return min(self.max_tokens, self.natural)
+
+    @property
+    def read_tokens(self) -> int:
+        """Prompt tokens that are in the cache: all of them once the prompt is read."""
+        if self.prefill_left <= 0:
+            return self.prompt_tokens
+        done = 1 - self.prefill_left / self.prefill_whole
+        return self.cached_tokens + int((self.prompt_tokens - self.cached_tokens) * done)
 
 
 class Engine:
@@ -64,6 +73,7 @@ class Engine:
         self.running: list[Generation] = []
         self.dead = False
         self.wake = asyncio.Event()
+        self.reported = (0, 0, 0.0)  # running, waiting, share of the cache: as the last step of the core told them
         self.prefixes: OrderedDict[bytes, None] = OrderedDict()
         self.metrics = Metrics(
             args.served_model_name[0],
@@ -113,7 +123,7 @@ class Engine:
 
     def cache_usage(self) -> float:
         """Share of the KV cache in use, 0 to 1."""
-        return min(1.0, sum(g.prompt_tokens + g.made for g in self.running) / self.cache_tokens)
+        return min(1.0, sum(g.read_tokens + g.made for g in self.running) / self.cache_tokens)
 
     def cached(self, prompt: str, prompt_tokens: int) -> int:
         """Prompt tokens found in the prefix cache; the prompt's whole blocks are in it afterwards."""
@@ -141,6 +151,7 @@ class Engine:
             if not settings.hang:
                 self.advance(now - before, settings)
                 self.admit(settings)
+                self.reported = (len(self.running), len(self.waiting), self.cache_usage())
             before = now
             self.wake.clear()
             idle = settings.hang or not self.running
@@ -163,6 +174,7 @@ class Engine:
             computed = generation.prompt_tokens - generation.cached_tokens
             generation.started = time.monotonic()
             generation.prefill_left = computed * settings.prefill_seconds_per_token / settings.speed
+            generation.prefill_whole = generation.prefill_left
             self.running.append(generation)
             self.metrics.observe("request_queue_time_seconds", generation.started - generation.arrived)
             if self.args.prefix_caching:

@@ -35,11 +35,19 @@ def times(view: View) -> Iterator[Problem]:
             f"before those that run have finished; write at most {seconds(hold)}"
         )
         yield view.problem(("proxy", "drain"), message)
-    for key, least in (("check_interval", 0.05), ("stream_limit", 1.0), ("keepalive", 1.0)):
+    for key, least in (("check_interval", 0.05), ("stream_limit", 1.0), ("silence_limit", 1.0), ("keepalive", 1.0)):
         value = view.duration("proxy", key)
         if value is not None and value < least:
             message = f"{value:g} s is too short; write at least {least:g}s"
             yield view.problem(("proxy", key), message)
+    silence, stream = view.duration("proxy", "silence_limit"), view.duration("proxy", "stream_limit")
+    stream = 3600.0 if "stream_limit" not in view.mapping("proxy") else stream
+    if silence is not None and stream is not None and silence >= stream:
+        message = (
+            f"silence_limit ({seconds(silence)}) is not shorter than stream_limit ({seconds(stream)}): requests on a "
+            "hung engine would be given up before another could answer them; write less, or a longer stream_limit"
+        )
+        yield view.problem(("proxy", "silence_limit"), message)
     interval = view.duration("proxy", "check_interval")
     if interval is not None and interval > 60:
         yield view.problem(
