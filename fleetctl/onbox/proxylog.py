@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 GROWTH = 1.05  # each bucket ends 5 % above the one before: that is how exact a quantile is
 MOST = 10**11  # milliseconds, three years; a longer time is a damaged line
-_BOUNDS = sorted({0, *(round(GROWTH**power) for power in range(520))})
+_BOUNDS = sorted({0, MOST, *(round(GROWTH**power) for power in range(519))})
 _TIMES = ("held_ms", "idle_ms", "queue_ms", "connect_ms", "first_byte_ms", "total_ms")
 _POST = b'"method":"POST"'  # what asks for a completion; in a path the quotes would be escaped
 _CHANGE = re.compile(rb"Server ([^/\s]{1,80})/(\S{1,80}) is (UP|DOWN), reason: ([A-Za-z0-9 ]{1,40})")

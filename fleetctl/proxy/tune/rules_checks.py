@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleetctl.proxy.tune.advice import Advice, fitted, written
+from fleetctl.proxy.tune.advice import STEPS, Advice, fitted, written
 from fleetctl.proxy.tune.figures import Measured
 from fleetctl.proxy.tune.rules_waits import few
 from fleetctl.spec.units import seconds
@@ -71,20 +71,21 @@ def check_interval(measured: Measured, fall_: int, connect: float) -> Advice:
     """Short enough for a silent box to be out within 3 s, long enough for the checks to be answered."""
     now, checks = measured.settings.check_interval, measured.checks
     count = checks.took.count if checks else 0
-    most = longest_interval(fall_, connect)
+    longest = longest_interval(fall_, connect)
     if checks is None or not count:
         missing = "a check that an engine answered" if checks else "the running proxy"
         outage = f"a box that falls silent is out after {seconds(out_after(now, fall_, connect))}"
         return Advice("check_interval", written(now), None, "", outage, count, missing)
     took = max(checks.took.longest_s, measured.log.changes.checks.quantile(0.99))
     least = max(SHORTEST_INTERVAL, 2 * took, checks.checked / PER_SECOND)
-    value = fitted(now, min(least, most), USUAL_INTERVAL, most)
+    most = max(step for step, _ in STEPS if step <= longest)
+    value = now if min(least, most) <= now <= longest else fitted(now, min(least, most), USUAL_INTERVAL, most)
     out = out_after(value, fall_, connect)
     outage = f"a box that falls silent is out after {seconds(out)} at most, in {fall_} checks"
     why = f"{checks.checked} engines are checked, and answer within {took * 1000:.0f} ms"
     if least > most:
         why += f"; that is slow, but a longer interval would leave a silent box in for over {seconds(OUT_WITHIN)}"
-    elif now > most:
+    elif now > longest:
         why += f"; now a silent box stays in for {seconds(out_after(now, fall_, connect))}"
     elif now < least:
         why += "; checks this often get in the way of requests"

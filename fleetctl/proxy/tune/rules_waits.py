@@ -10,7 +10,7 @@ from fleetctl.spec.units import seconds
 ENOUGH = 200
 """Requests without which nothing is said of their durations: two of them are above the 99th percentile."""
 LONG_RUN = 600.0
-"""Seconds up to which every request is waited for before its engine stops; beyond that, 99 of 100 are."""
+"""Seconds up to which every request is waited for before its engine stops; those that take longer are cut off."""
 SHORTEST_DRAIN = 30.0
 REBOOT = 180.0
 """Seconds that a box may need to boot, which is not measured: with one engine requests wait for it too."""
@@ -29,7 +29,7 @@ def few(requests: int, what: str = "requests") -> str | None:
 
 
 def drain(measured: Measured, hold_s: float = 0.0) -> Advice:
-    """At least the longest request that was answered, so that a move cuts none; at most ``hold``, if there is one."""
+    """Longer than the longest request that was answered, up to LONG_RUN, so that a move cuts none; at most ``hold``."""
     now = measured.settings.drain
     longest, usual = measured.worst("run"), measured.worst("run", 0.99)
     count = sum(requests.run.count for requests in measured.log.backends.values())
@@ -37,7 +37,7 @@ def drain(measured: Measured, hold_s: float = 0.0) -> Advice:
     outage = "an engine that is to stop is given this long to finish what runs on it; what is left then is cut off"
     if longest is None or usual is None or missing is not None:
         return Advice("drain", written(now), None, "", outage, count, missing or few(0, "answers"))
-    need = longest.seconds if longest.seconds <= LONG_RUN else usual.seconds
+    need = min(longest.seconds, LONG_RUN)
     wanted = max(SHORTEST_DRAIN, 1.5 * need)
     least, most = max(SHORTEST_DRAIN, need), max(LONG_RUN, 10 * wanted)
     if hold_s:  # held requests outlast a drain
@@ -144,5 +144,5 @@ def timeout_http_keep_alive(measured: Measured) -> Advice:
     least = min(2 * longest.seconds, LONGEST_IDLE) if near else SHORTEST_IDLE
     why = f"the longest pause after which a connection was used again was {seconds(longest.seconds)}"
     why += f"; {near} were nearly as long as the limit, so clients keep connections for longer" if near else ""
-    value = fitted(now, least, max(least, 60.0), LONGEST_IDLE)
+    value = fitted(now, least, max(60.0, min(2 * longest.seconds, LONGEST_IDLE)), LONGEST_IDLE)
     return Advice("timeout_http_keep_alive", written(now), written(value), why, outage, count)
