@@ -1,4 +1,4 @@
-"""``fleetctl proxy``: what an existing proxy would do in an outage."""
+"""``fleetctl proxy``: what a proxy's settings do in an outage, and what those of the fleet's own should be."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetctl.cli.options import Debug, Json
+from fleetctl.cli.proxy_tune import tune
 
 if TYPE_CHECKING:
     from fleetctl.proxy.lint.findings import Finding, Place
 
-app = typer.Typer(no_args_is_help=True, help="Look at a proxy's configuration, HAProxy's or nginx's.")
+app = typer.Typer(no_args_is_help=True, help="Look at a proxy's configuration, or tune that of the fleet.")
 
 _COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-
-
-@app.callback()
-def _proxy() -> None:
-    pass
 
 
 class _Kind(StrEnum):
@@ -95,3 +91,6 @@ def _show(name: str, kind: str, findings: list[Finding], counts: dict[str, int])
         out.print(Text(f"    why:    {finding.why}"))
     told = ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for word, number in counts.items())
     out.print(Text(f"{name} ({kind}): {told}"))
+
+
+app.command()(tune)

@@ -30,14 +30,18 @@ def ask(path: str, command: str, timeout: float = 5) -> str:
     return b"".join(parts).decode("utf-8", "replace")
 
 
+def rows(path: str) -> List[Dict[str, str]]:
+    """The rows of ``show stat``: frontends, servers and backends, in HAProxy's own words."""
+    return list(csv.DictReader(io.StringIO(ask(path, "show stat").lstrip("# "))))
+
+
 def servers(path: str) -> Dict[str, Dict[str, Any]]:
     """``BACKEND/SERVER`` → status as ``show stat`` words it, and requests running and queued on it.
 
     ``BACKEND/BACKEND`` has the requests that wait in the backend's shared queue.
     """
-    rows = csv.DictReader(io.StringIO(ask(path, "show stat").lstrip("# ")))
     found = {}
-    for row in rows:
+    for row in rows(path):
         if row["svname"] == "FRONTEND":
             continue
         found["%s/%s" % (row["pxname"], row["svname"])] = {

@@ -140,6 +140,12 @@ class ProxyConfig(Value):
     silence_limit: float = Field(300.0, description="seconds without a sign of work after which an engine is hung")
     check_interval: float
     balance: Literal["leastconn", "prefix"] = "leastconn"
+    fall: int = Field(2, description="checks that fail in a row before a server is out; 1 to 10")
+    rise: int = Field(1, description="checks that succeed in a row before it is back; 1 to 10")
+    retries: int = Field(3, description="further tries of a request; 0 to 10")
+    timeout_connect: float = Field(2.0, description="seconds that a server may take to accept a connection")
+    timeout_queue: float | None = Field(None, description="seconds in the queue of full servers; None: hold")
+    timeout_http_keep_alive: float = Field(60.0, description="seconds that a client's connection may be idle")
     backends: tuple[Backend, ...]
     api_keys: dict[str, Secret] = {}
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")

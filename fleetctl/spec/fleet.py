@@ -21,6 +21,8 @@ Name = Annotated[
 ]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
+Tries = Annotated[int, Field(ge=1, le=10, strict=True)]
+Retries = Annotated[int, Field(ge=0, le=10, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
 
 
@@ -216,6 +218,18 @@ class Proxy(Part):
         default="leastconn",
         description="leastconn: to the engine with the fewest requests; prefix: a conversation stays on the copy whose "
         "cache has it, if that one has room",
+    )
+    fall: Tries = Field(default=2, description="health checks that fail in a row before an engine is out")
+    rise: Tries = Field(default=1, description="health checks that succeed in a row before it is back")
+    retries: Retries = Field(
+        default=3, description="how often a request that lost its engine, or reached none, is tried again"
+    )
+    timeout_connect: Duration = Field(default=2.0, description="how long an engine may take to accept a connection")
+    timeout_queue: Duration | None = Field(
+        default=None, description="how long a request waits while all engines are full, before a 503; default: hold"
+    )
+    timeout_http_keep_alive: Duration = Field(
+        default=60.0, description="how long a client's connection may be idle between two requests"
     )
     tls: Tls | None = Field(default=None, description="HTTPS for clients; default: plain HTTP")
     api_keys: dict[Name, SecretRef] = Field(default={}, description="named keys that clients may use; none: no check")

@@ -45,6 +45,17 @@ def parse_duration(value: Any) -> float:
     return float(_in_range(float(match[1]) * _SECONDS[match[2]], "a duration"))
 
 
+def parse_period(text: str) -> float:
+    """A stretch of time that may be days, ``'7d'``, or a duration, in seconds. Raises ValueError."""
+    days = re.fullmatch(r"\s*([0-9]{1,5})\s*d\s*", text)
+    if days:
+        return float(days[1]) * 86400
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise ValueError("write like 7d, 12h or 90m") from None
+
+
 def _in_range(value: float, what: str) -> float:
     if not 0 <= value <= _HIGHEST:  # not-a-number is not in any range
         raise ValueError(f"{what} is not negative" if value < 0 else f"{what} cannot be that large")

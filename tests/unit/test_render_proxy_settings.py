@@ -37,6 +37,19 @@ def test_the_silence_of_a_hung_engine_is_a_setting(tmp_path: Path) -> None:
     assert "silence_seconds 90\n" in rendered("silence_limit: 90s", tmp_path)
 
 
+def test_checks_tries_and_limits_are_settings(tmp_path: Path) -> None:
+    text = rendered("drain: 1m", tmp_path)
+    for line in ("retries 3", "timeout connect 2000ms", "timeout http-keep-alive 60000ms", "timeout queue 1200000ms"):
+        assert f"    {line}\n" in text
+    assert "check inter 500ms fastinter 250ms downinter 250ms rise 1 fall 2 " in text
+    text = rendered("timeout_queue: 90s\n  timeout_connect: 1s\n  timeout_http_keep_alive: 2m\n  retries: 0", tmp_path)
+    for line in ("retries 0", "timeout connect 1000ms", "timeout http-keep-alive 120000ms", "timeout queue 90000ms"):
+        assert f"    {line}\n" in text
+    assert "hold_seconds 1200\n" in text
+    text = rendered("check_interval: 200ms\n  rise: 2\n  fall: 3", tmp_path)
+    assert "check inter 200ms fastinter 100ms downinter 100ms rise 2 fall 3 " in text
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fleetctl.spec.checks.boxes import wrong_address
 from fleetctl.spec.checks.view import View
+from fleetctl.spec.fleet import Proxy
 from fleetctl.spec.problems import Problem, did_you_mean, shown
 from fleetctl.spec.units import seconds
 
@@ -55,6 +56,42 @@ def times(view: View) -> Iterator[Problem]:
         )
 
 
+def health_checks(view: View) -> Iterator[Problem]:
+    """One lost packet takes no engine out, and one that is gone is out within a minute: `fall` and `check_interval`."""
+    interval, fall = view.duration("proxy", "check_interval"), view.number("proxy", "fall")
+    interval = _default("check_interval") if interval is None else interval
+    fall = _default("fall") if fall is None else fall
+    if fall == 1 and interval < 0.1:
+        message = f"one check that fails within {interval:g} s takes an engine out, and a busy box misses one; write 2"
+        yield view.problem(("proxy", "fall"), message)
+    if interval <= 60 and 1 <= fall <= 10 and fall * interval > 60:
+        message = f"an engine that is gone would get requests for {seconds(fall * interval)}; write a smaller fall"
+        yield view.problem(("proxy", "fall"), f"{message}, or a shorter check_interval")
+
+
+def limits(view: View) -> Iterator[Problem]:
+    """`timeout_connect` is 100ms to 30s, `timeout_http_keep_alive` 1s to 1h."""
+    ranges = (
+        ("timeout_connect", 0.1, "100ms", "a busy box needs longer"),
+        ("timeout_http_keep_alive", 1.0, "1s", "clients would connect anew for every request"),
+    )
+    for key, least, written, why in ranges:
+        value = view.duration("proxy", key)
+        if value is not None and value < least:
+            yield view.problem(("proxy", key), f"{value:g} s is too short: {why}; write at least {written}")
+    connect, idle = view.duration("proxy", "timeout_connect"), view.duration("proxy", "timeout_http_keep_alive")
+    if connect is not None and connect > 30:
+        message = f"every request to a box that is gone would wait {seconds(connect)}; write at most 30s"
+        yield view.problem(("proxy", "timeout_connect"), message)
+    if idle is not None and idle > 3600:
+        message = f"connections that nobody uses would stay for {seconds(idle)}; write at most 1h"
+        yield view.problem(("proxy", "timeout_http_keep_alive"), message)
+
+
+def _default(key: str) -> float:
+    return float(Proxy.model_fields[key].default)
+
+
 def certificate(view: View) -> Iterator[Problem]:
     """The certificate is an absolute path on the proxy's box, outside home folders, which its unit cannot read."""
     path = view.text("proxy", "tls", "certificate")
@@ -79,4 +116,4 @@ def gate_times(view: View) -> Iterator[Problem]:
         yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")
 
 
-CHECKS = (box, address, times, certificate, gate_times)
+CHECKS = (box, address, times, health_checks, limits, certificate, gate_times)

@@ -1,0 +1,1 @@
+"""Settings of the fleet's proxy from what the fleet measures (pure)."""

@@ -1,0 +1,88 @@
+"""What the proxy's settings should be is told from the traffic that was there, and a reload with them cuts nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moving import Moving
+
+from fleetctl.lab.traffic import Traffic
+
+# Settings that the traffic below shows to be wrong, and one that it does not.
+WRONG = {"hold": "100ms", "drain": "100ms", "check_interval": "2s", "fall": 2, "rise": 2}
+
+
+def tuned(moving: Moving, *words: str, text: str | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What was measured, and the advice for each setting."""
+    ran = moving.run("proxy", "tune", *words, text=text)
+    assert ran.rc == 0, ran
+    (measured,) = (event for event in ran.events if event["type"] == "measured")
+    return measured, {event["setting"]: event for event in ran.events if event["type"] == "advice"}
+
+
+def asked(moving: Moving, count: int) -> None:
+    """So many requests, eight at a time, all answered."""
+    with ThreadPoolExecutor(8) as pool:
+        assert {answer.status_code for answer in pool.map(lambda _: moving.complete(), range(count))} == {200}
+
+
+@pytest.fixture
+def wrong(moving: Moving) -> str:
+    """fleet.yaml with wrong settings, which the fleet is in; comments and flow style are in it too."""
+    text = moving.text.replace("  hold: 10m", "  # of the lab\n  hold: 100ms  # far too short")
+    text += "".join(f"  {key}: {value}\n" for key, value in WRONG.items() if key != "hold")
+    moving.cutover("replicas", text=text)
+    return text
+
+
+def test_without_a_layout_or_traffic_it_says_what_is_missing(fresh: Moving) -> None:
+    ran = fresh.run("proxy", "tune")
+    assert (ran.rc, "no layout of fleetctl is live" in ran.said) == (5, True), ran
+    fresh.cutover("replicas")
+    _, advice = tuned(fresh)
+    assert "199 more" in advice["drain"]["missing"] or "200 more" in advice["drain"]["missing"], advice
+    assert (advice["drain"]["advised"], advice["hold"]["advised"]) == (None, "10m")
+
+
+def test_the_advice_comes_from_the_traffic_and_applying_it_cuts_nothing(
+    moving: Moving, wrong: str, tmp_path: Path
+) -> None:
+    before, _ = tuned(moving, text=wrong)
+    asked(moving, 210)
+    measured, advice = tuned(moving, text=wrong)
+    there = measured["backends"]["standin"]
+    assert measured["requests"] == before["requests"] + 210
+    assert there["run"]["count"] == before["backends"]["standin"]["run"]["count"] + 210
+    assert 0 < there["first_byte"]["longest"] <= there["run"]["longest"] < 60
+    assert measured["starts"] >= 2 and measured["checks"] > 0
+    changed = {key: one["advised"] for key, one in advice.items() if one["changes"]}
+    assert changed.keys() >= {"hold", "drain", "check_interval"}, advice
+    assert changed["check_interval"] == "500ms"
+    assert moving.lab.box("box1").address not in json.dumps([measured, advice])
+
+    file = tmp_path / "fleet.yaml"
+    file.write_text(wrong)
+    pid = moving.sh("box1", "cat /run/fleetctl-proxy/haproxy.pid")
+    refused = moving.start("proxy", "tune", "--write", text=wrong).finish()
+    assert (refused.rc, "--yes" in refused.said) == (2, True), refused
+    ran = moving.run("proxy", "tune", "--write", "--yes", text=wrong)
+    (written,) = (event for event in ran.events if event["type"] == "written")
+    text = Path(written["file"]).read_text()
+    assert "  # of the lab\n" in text and "# far too short\n" in text and "ssh: {user: " in text
+
+    with Traffic(moving.proxy, "standin", rate=10.0) as traffic:
+        applied = moving.run("apply", "--yes", text=text)
+        time.sleep(1)
+    assert applied.rc == 0, applied
+    assert [request for request in traffic.requests() if not request.answered] == []
+    assert moving.sh("box1", "cat /run/fleetctl-proxy/haproxy.pid") == pid
+    config = moving.sh("box1", "cat /etc/fleetctl/proxy/haproxy.cfg")
+    assert "inter 500ms fastinter 250ms" in config
+    _, again = tuned(moving, text=text)
+    assert {key: one["advised"] for key, one in again.items() if one["changes"]} == {}, again
+    moving.cutover("replicas")
