@@ -116,6 +116,27 @@ def stream_limit(measured: Measured) -> Advice:
     return Advice("stream_limit", written(now), written(value), why, outage, count)
 
 
+def silence_limit(measured: Measured, stream_s: float) -> Advice:
+    """Twice the longest silence before an answer: no engine that reads a prompt is taken for hung, chunked or not.
+
+    At most half of ``stream_limit``, so that another engine has time for the requests of one that is hung.
+    """
+    now = measured.settings.silence_limit
+    outage = "an engine whose core has stopped keeps its requests this long; then another engine answers them"
+    silence, count = measured.worst("first_byte"), measured.log.requests
+    missing = few(count)
+    if silence is None or missing is not None:
+        return Advice("silence_limit", written(now), None, "", outage, count, missing or few(0))
+    first, engine = _slowest(measured.engines)
+    quiet = max(silence.seconds, first)
+    default, most = float(Proxy.model_fields["silence_limit"].default), stream_s / 2
+    least = min(max(SHORTEST_SILENCE, 1.2 * quiet), most)
+    value = fitted(now, least, min(2 * quiet, most), min(max(default, 4 * quiet), most))
+    why = f"{seconds(silence.seconds)} of silence came before an answer"
+    why += f"; first tokens took up to {seconds(first)} ({engine})" if engine else ""
+    return Advice("silence_limit", written(now), written(value), why, outage, count)
+
+
 def _slowest(engines: tuple[EngineFigures, ...]) -> tuple[float, str]:
     """Seconds to the slowest first token that an engine has measured, and which engine it was."""
     return max(((one.first_token[0], one.id) for one in engines if one.first_token), default=(0.0, ""))

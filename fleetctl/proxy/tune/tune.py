@@ -14,10 +14,12 @@ def tune(measured: Measured) -> list[Advice]:
     drain = rules_waits.drain(measured, _seconds(hold))
     connect = rules_checks.timeout_connect(measured)
     fall = rules_checks.fall(measured, _seconds(connect))
+    stream = rules_waits.stream_limit(measured)
     return [
         hold,
         drain,
-        rules_waits.stream_limit(measured),
+        stream,
+        rules_waits.silence_limit(measured, _seconds(stream)),
         rules_checks.check_interval(measured, int(fall.advised or fall.now), _seconds(connect)),
         fall,
         rules_checks.rise(measured),
