@@ -8,7 +8,9 @@ from typing import Any
 
 from fleetctl.facts.types import Observed
 from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, Difference, description, description_of, engine_name
+from fleetctl.plan.firewall import apart, to_apply
 from fleetctl.plan.types import PlannedStep
+from fleetctl.render.firewall import FIREWALL_PATHS
 from fleetctl.render.release import Engine, Release
 from fleetctl.spec.units import gib, parse_duration, seconds
 
@@ -88,6 +90,24 @@ def _verify_release(move: Move) -> Iterable[Draft]:
                 units=units,
                 config=config,
             )
+
+
+def _apply_firewall(move: Move, limit: Any = 30.0) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.firewall == "apply":
+            yield _on(
+                name,
+                f"only the fleet and firewall.allow reach the engines' ports on {name} (taken back if SSH is lost)",
+                generation=move.generation,
+                limit=parse_duration(limit),
+                **to_apply(move.source, move.target, name),
+            )
+
+
+def _remove_firewall(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.firewall == "remove":
+            yield _on(name, f"remove the firewall of {name}", remove=list(FIREWALL_PATHS))
 
 
 def _load_proxy(move: Move) -> Iterable[Draft]:
@@ -208,7 +228,7 @@ def _proxy_paths(paths: Iterable[str], unit: str) -> list[str]:
 def _install_files(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         proxy = _proxy_paths(box.install, PROXY_UNIT)
-        install = [path for path in box.install if path not in proxy]
+        install = [path for path in apart(box.install) if path not in proxy]
         if install:
             yield _on(
                 name,
@@ -221,7 +241,7 @@ def _install_files(move: Move) -> Iterable[Draft]:
 def _remove_files(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         proxy = _proxy_paths(box.remove, PROXY_UNIT)
-        remove = [path for path in box.remove if path not in proxy]
+        remove = [path for path in apart(box.remove) if path not in proxy]
         if remove:
             yield _on(name, f"remove {_count(remove, 'file')} of the old layout on {name}", remove=remove)
 
@@ -352,6 +372,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "preflight": _preflight,
     "stage_release": _stage_release,
     "verify_release": _verify_release,
+    "apply_firewall": _apply_firewall,
     "load_proxy": _load_proxy,
     "hold": _hold,
     "drain": _drain,
@@ -367,6 +388,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "recheck_superseded": _recheck_superseded,
     "enable_units": _enable_units,
     "remove_files": _remove_files,
+    "remove_firewall": _remove_firewall,
     "settle_proxy": _settle_proxy,
     "make_current": _make_current,
     "mark_drained": _mark_drained,
