@@ -46,8 +46,8 @@ def wrong_network(text: str) -> str | None:
         return "write an address, like 192.0.2.10, or a network, like 10.0.5.0/24 or fd00:5::/64"
     network = interface.network
     if isinstance(interface, ipaddress.IPv6Interface):
-        if interface.ip.scope_id:
-            return f"nftables knows no {interface.ip.scope_id} in an address; write it without"
+        if interface.scope_id:
+            return f"nftables knows no {interface.scope_id} in an address; write it without"
         if interface.ip.ipv4_mapped:
             return f"such packets come as IPv4; write {interface.ip.ipv4_mapped}"
     if network.prefixlen == 0:
