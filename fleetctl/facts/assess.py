@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fleetctl.errors import FleetError
 from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, lead_of, open_move
 from fleetctl.plan.difference import PROXY_UNIT, compare, description_of, engine_name
+from fleetctl.plan.firewall import problems as firewall_problems
 from fleetctl.remote.errors import OpFailed
 from fleetctl.render.release import Engine, Release
 
@@ -213,6 +214,7 @@ def _box_problems(name: str, facts: BoxFacts, release: Release, generation: int 
     found = [f"{name}: {path} was edited or removed" for path in facts.drift]
     if name in release.boxes() and facts.generation != generation:
         found.append(f"{name}: it is in generation {facts.generation}, the fleet in {generation}")
+    found += firewall_problems(facts, name, release)
     for unit, state in facts.units.items():
         if unit in facts.ours and state.drop_ins:
             found.append(f"{name}: {unit} is overridden by {', '.join(state.drop_ins)}")

@@ -11,6 +11,7 @@ from fleetctl.errors import BoxError, FleetError
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.connection import BoxConnection
+from fleetctl.render.names import FIREWALL_UNIT
 from fleetctl.render.release import ProxyConfig, Release
 from fleetctl.spec.fleet import Fleet
 
@@ -30,6 +31,8 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
             ports.add(release.proxy.port)
     wanted = {rank.unit for release in releases for _, rank in release.ranks_on(box)}
     wanted |= {r.proxy.unit for r in releases if r.proxy and r.proxy.box == box}
+    guarded = any(release.firewall and box in release.firewall.guarded for release in releases)
+    wanted |= {FIREWALL_UNIT} if guarded else set()
     units = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
     return {
         "foreign": sorted(units),
@@ -37,6 +40,7 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
         "paths": sorted(paths),
         "ports": sorted(ports),
         "socket_path": ADMIN_SOCKET,
+        "firewall_wanted": guarded,
     }
 
 

@@ -98,6 +98,18 @@ class ProxyFacts(Seen):
     servers: dict[str, ServerFacts]
 
 
+class FirewallFacts(Seen):
+    """The table inet fleetctl as it is loaded. ``mark`` says which one it is, ``intact`` that it is as in its file.
+
+    One that is ``tried`` goes away by itself.
+    """
+
+    loaded: bool
+    mark: str | None = None
+    intact: bool = False
+    tried: bool = False
+
+
 STALE_AFTER = 15.0  # seconds without a heartbeat after which a lock may be taken over on request
 
 
@@ -190,6 +202,8 @@ class BoxFacts(Seen):
     moves: tuple[MoveFacts, ...] = ()
     lock: Lock | None = None
     haproxy: str | None = None
+    firewall: FirewallFacts | None = None
+    nft: str | None = None
     notes: tuple[str, ...] = ()
 
     def digest(self) -> str:
@@ -199,7 +213,7 @@ class BoxFacts(Seen):
             for name, unit in self.units.items()
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
-        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded))
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), self.firewall)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

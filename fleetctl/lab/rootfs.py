@@ -29,6 +29,7 @@ PACKAGES: tuple[str, ...] = (
     "sudo",
     "libnuma1",
     "iputils-ping",
+    "nftables",
 )
 # Set inside the boxes only: the way to try a sudo that asks.
 OPERATOR_PASSWORD = "lab-password"

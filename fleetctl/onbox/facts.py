@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import haproxy, journal, kept, lock, state, waits
+from fleetctl.onbox import firewall, haproxy, journal, kept, lock, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
@@ -94,11 +94,13 @@ def facts(
     ports: List[int],
     socket_path: str,
     secrets: Optional[Dict[str, Dict[str, str]]] = None,
+    firewall_wanted: bool = False,
 ) -> Dict[str, Any]:
     """Facts of this box.
 
     ``foreign`` are superseded units, ``units`` those that a layout wants, ``paths`` programs and weights.
     ``secrets`` are files to be compared as `state.stale` does.
+    The firewall is looked at where one is wanted, or should be.
     """
     now = kept.current_facts()
     current = now["generation"]
@@ -106,6 +108,7 @@ def facts(
     known = kept.superseded()
     ours = sorted({unit for meta in generations.values() for unit in written_units(meta["paths"])})
     meta = generations.get(current) or {}
+    guarded = firewall_wanted or firewall.FILE in meta.get("paths", []) or os.path.exists(firewall.FILE)
     foreign = sorted({*foreign, *known, *meta.get("superseded", [])})
     memory = waits.meminfo()
     return {
@@ -130,5 +133,7 @@ def facts(
         "superseded": known,
         "moves": journal.moves(),
         "lock": lock.lock_state(),
+        "firewall": firewall.look(call) if guarded else None,
+        "nft": firewall.nft(),
         "haproxy": shutil.which("haproxy", path=PROGRAMS),
     }

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
-from fleetctl.render.names import secrets_path
+from fleetctl.plan.firewall import Work, guards, work_on
+from fleetctl.render.names import FIREWALL_UNIT, secrets_path
 from fleetctl.render.proxy import proxy_files, template_digest
 from fleetctl.render.release import Engine, ProxyConfig, Rank, Release, Server
 
@@ -37,6 +38,7 @@ class BoxDifference:
     generation: bool = False
     mark_drained: bool = False
     forget_drained: bool = False
+    firewall: Work = ""
 
 
 @dataclass
@@ -65,11 +67,13 @@ class Difference:
             or box.generation
             or box.mark_drained
             or box.forget_drained
+            or box.firewall
             for box in self.boxes.values()
         )
 
 
 PROXY_UNIT = ProxyConfig.model_fields["unit"].default
+NO_ENGINES = (PROXY_UNIT, FIREWALL_UNIT)
 
 
 def compare(
@@ -138,7 +142,7 @@ def _compare_box(
     starting = {engine.id for engine in restart}
     wanted = {rank.unit: (engine, rank) for engine, rank in target.ranks_on(box)}
     start = {unit: pair for unit, pair in wanted.items() if pair[0].id in starting}
-    ours = {unit: state for unit, state in facts.units.items() if unit in facts.ours and unit != PROXY_UNIT}
+    ours = {unit: state for unit, state in facts.units.items() if unit in facts.ours and unit not in NO_ENGINES}
     stop = {
         unit: state
         for unit, state in ours.items()
@@ -147,11 +151,13 @@ def _compare_box(
     kept = {state.engine for unit, state in ours.items() if unit in wanted and unit not in start}
     leftovers = sorted({p.engine for p in facts.processes if p.engine and p.engine not in kept})
     proxy_here = {target.proxy.unit} if target.proxy and target.proxy.box == box else set()
-    at_boot = set(wanted) | proxy_here
+    at_boot = set(wanted) | proxy_here | ({FIREWALL_UNIT} if guards(target, box) else set())
     superseded = target.superseded.get(box, ())
     source_paths = {file.path for file in source.files.get(box, ())}
     target_paths = {file.path for file in target.files.get(box, ())}
     stray = {UNIT_FOLDER + unit for unit in facts.ours if facts.units[unit].load != "not-found"}
+    install = _files_to_install(facts, box, source, target)
+    remove = sorted((source_paths | stray) - target_paths)
     return BoxDifference(
         box=box,
         stop=stop,
@@ -166,10 +172,11 @@ def _compare_box(
         at_boot=sorted(at_boot),
         enable=sorted(u for u in at_boot if not (facts.units.get(u) and facts.units[u].at_boot)),
         disable=sorted(u for u, s in facts.units.items() if u in facts.ours and u not in at_boot and s.at_boot),
-        install=_files_to_install(facts, box, source, target),
-        remove=sorted((source_paths | stray) - target_paths),
+        install=install,
+        remove=remove,
         generation=facts.generation != generation,
         forget_drained=facts.drained is not None,
+        firewall=work_on(facts, box, target, install, remove),
     )
 
 

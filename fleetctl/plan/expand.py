@@ -9,6 +9,8 @@ from fleetctl.facts.types import Observed
 from fleetctl.plan.ahead import have_image, read_ahead, verify_weights
 from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, description, description_of, engine_name
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
+from fleetctl.plan.firewall import apart
+from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.release import Engine
 from fleetctl.spec.units import gib, parse_duration, seconds
@@ -184,7 +186,7 @@ def _proxy_paths(paths: Iterable[str], unit: str) -> list[str]:
 def _install_files(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         proxy = _proxy_paths(box.install, PROXY_UNIT)
-        install = [path for path in box.install if path not in proxy]
+        install = [path for path in apart(box.install) if path not in proxy]
         if install:
             yield on_box(
                 name,
@@ -197,7 +199,7 @@ def _install_files(move: Move) -> Iterable[Draft]:
 def _remove_files(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         proxy = _proxy_paths(box.remove, PROXY_UNIT)
-        remove = [path for path in box.remove if path not in proxy]
+        remove = [path for path in apart(box.remove) if path not in proxy]
         if remove:
             yield on_box(name, f"remove {_count(remove, 'file')} of the old layout on {name}", remove=remove)
 
@@ -331,6 +333,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "have_image": have_image,
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,
+    "apply_firewall": apply_firewall,
     "load_proxy": _load_proxy,
     "hold": _hold,
     "drain": _drain,
@@ -347,6 +350,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "recheck_superseded": _recheck_superseded,
     "enable_units": _enable_units,
     "remove_files": _remove_files,
+    "remove_firewall": remove_firewall,
     "settle_proxy": _settle_proxy,
     "make_current": _make_current,
     "mark_drained": _mark_drained,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference
+from fleetctl.plan.firewall import is_foreign
 from fleetctl.render.release import Release
 from fleetctl.spec.units import gib
 
@@ -18,6 +19,7 @@ def refusals(source: Release, target: Release, observed: Observed, difference: D
         *_other_fleet(target, observed),
         *_memory(target, observed),
         *_programs(target, observed, difference),
+        *_firewall(observed, difference),
         *_ports(target, observed, difference),
         *_clashes(target, observed, difference),
         *_room(observed),
@@ -67,6 +69,19 @@ def _programs(target: Release, observed: Observed, difference: Difference) -> It
                 yield f"{rank.box}: the weights {engine.weights} of model {engine.model} are not there"
     if target.proxy and observed[target.proxy.box].haproxy is None:
         yield f"{target.proxy.box}: HAProxy is not installed: apt-get install haproxy"
+
+
+def _firewall(observed: Observed, difference: Difference) -> Iterable[str]:
+    for box, facts in observed.items():
+        if difference.boxes[box].firewall != "apply":
+            continue
+        if facts.nft is None:
+            yield f"{box}: nftables is not installed: apt-get install nftables"
+        if is_foreign(facts, box):
+            yield (
+                f"{box}: there is a table inet fleetctl that fleetctl did not load: look at it with "
+                "`nft list table inet fleetctl`, and remove or rename it"
+            )
 
 
 def _goes(facts: BoxFacts, unit: str | None, foreign: Collection[str]) -> bool:

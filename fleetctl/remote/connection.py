@@ -126,6 +126,17 @@ class BoxConnection:
                 raise
             self._link, self._session = link, session
 
+    def prove_reachable(self) -> None:
+        """Connect once more, up to a program that answers, and end that connection. Raises BoxError when it fails.
+
+        That this connection is good says nothing about new ones.
+        """
+        _, session = self._open()
+        try:
+            session.call("ping", {}, ANSWER_MARGIN, None)
+        finally:
+            session.close()
+
     def close(self) -> None:
         """End the program on the box and the connection."""
         self._session.close()

@@ -10,6 +10,7 @@ from fleetctl.engine.runtimes.vllm import served_names
 from fleetctl.errors import SpecError
 from fleetctl.render.backends import backend_of
 from fleetctl.render.engine import Place, concurrency, render_rank
+from fleetctl.render.firewall import firewall_files, firewall_of
 from fleetctl.render.launch import binary
 from fleetctl.render.names import check_names, server_name
 from fleetctl.render.ports import check_ports, engine_ports
@@ -44,6 +45,10 @@ def render_layout(
             engines.append(_engine(fleet, layout, model, tuple(ranks)))
     config = proxy_config(fleet, layout)
     files.setdefault(config.box, {}).update((file.path, file) for file in proxy_files(config))
+    firewall = firewall_of(fleet)
+    if firewall is not None:
+        for box in firewall.guarded:
+            files.setdefault(box, {}).update((file.path, file) for file in firewall_files(firewall, box))
     return Release(
         fleet=fleet.fleet,
         layout=layout,
@@ -53,6 +58,7 @@ def render_layout(
         superseded={box: tuple(units) for box in fleet.boxes if (units := fleet.superseded_on(box))},
         budgets=tuple(_budget(budget) for budget in budgets.values()),
         gates=fleet.gates,
+        firewall=firewall,
         spec=spec_text,
     )
 

@@ -10,6 +10,8 @@ BIN_FOLDER = "/etc/fleetctl/bin"
 SECRETS_FOLDER = "/etc/fleetctl/secrets"
 PROXY_FOLDER = "/etc/fleetctl/proxy"
 PROXY_UNIT = "fleetctl-proxy.service"
+FIREWALL_UNIT = "fleetctl-firewall.service"
+FIREWALL_FILE = "/etc/fleetctl/firewall.nft"
 
 
 def engine_unit(layout: str, model: str) -> str:

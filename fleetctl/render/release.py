@@ -156,6 +156,21 @@ class ProxyConfig(Value):
         return self.model_copy(update={"layout": None}).sha256()[:16]
 
 
+class Guarded(Value):
+    """Ports of one box that the firewall closes: engines', and those at which the ranks of a split meet."""
+
+    engines: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
+
+
+class Firewall(Value):
+    """Who reaches which ports, in every layout of fleet.yaml alike. Addresses and networks are in normal form."""
+
+    guarded: dict[str, Guarded] = Field(description="box → its ports")
+    fleet: tuple[str, ...] = Field(description="addresses of the boxes, which reach all of them")
+    allow: tuple[str, ...] = Field((), description="networks that reach the engines, and not where ranks meet")
+
+
 class Release(Value):
     """Everything that one layout puts on the boxes. ``layout`` is None for the state before fleetctl."""
 
@@ -167,6 +182,7 @@ class Release(Value):
     superseded: dict[str, tuple[str, ...]] = Field({}, description="box → foreign units that must stay away")
     budgets: tuple[Budget, ...] = ()
     gates: Gates = Gates()
+    firewall: Firewall | None = Field(None, description="None: fleetctl has no firewall")
     spec: str = Field("", description="the text of fleet.yaml that it was made from")
 
     def boxes(self) -> list[str]:

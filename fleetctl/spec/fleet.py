@@ -270,6 +270,18 @@ class Gates(Part):
     completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
 
 
+class Firewall(Part):
+    """Who may reach the engines' own ports besides the proxy: with ``{}``, only the boxes of the fleet.
+
+    Without this key fleetctl has no firewall.
+    """
+
+    allow: tuple[str, ...] = Field(
+        default=(),
+        description="further addresses and networks (IPv4 and IPv6) that may, for health checks and Prometheus",
+    )
+
+
 class Fleet(Part):
     """The whole of fleet.yaml."""
 
@@ -278,6 +290,9 @@ class Fleet(Part):
     models: dict[Name, Model] = Field(min_length=1, description="name → model")
     layouts: dict[Name, dict[Name, Placement]] = Field(min_length=1, description="layout → model → placement")
     proxy: Proxy = Field(description="the one address that clients use")
+    firewall: Firewall | None = Field(
+        default=None, description="engines' ports closed to all but the fleet (nftables); default: no firewall"
+    )
     superseded: tuple[SupersededUnit, ...] = Field(
         default=(),
         description="units that must not run beside fleetctl's; a name alone is short for {unit: NAME}",

@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 EXAMPLE = Path(__file__).parents[2] / "templates" / "example.yaml"
 FLEETS = {"example": EXAMPLE, "pool": GOLDEN / "pool.yaml"}
 # Scripts, the Lua action and the error pages are in the repository already; secrets are references.
-KEPT = (".service", ".cfg", ".env", "keys")
+KEPT = (".service", ".cfg", ".env", ".nft", "keys")
 # Follow from everything else in the file, and from the text of rank.py or of the templates.
 DIGEST = re.compile("(?:@[0-9a-f]{12}|(?<=description fleetctl )[0-9a-f]{16})$", re.MULTILINE)
 
@@ -105,3 +105,23 @@ def test_haproxy_takes_every_configuration_without_knowing_a_name(fleet: str, la
     )
     unexpected = [line for line in done.stderr.splitlines() if "could not resolve" not in line]
     assert (done.returncode, unexpected) == (0, [])
+
+
+@pytest.mark.skipif(
+    shutil.which("nft") is None or os.geteuid() != 0, reason="nft is not installed, or this is not root"
+)
+@pytest.mark.parametrize(("fleet", "layout"), releases())
+def test_nft_takes_every_table_once_and_again_and_lists_nothing_else(fleet: str, layout: str, tmp_path: Path) -> None:
+    tables = [
+        file for files in render_layout(load(fleet), layout).files.values() for file in files if ".nft" in file.path
+    ]
+    assert bool(tables) == (load(fleet).firewall is not None)
+    for table in tables:
+        path = tmp_path / "firewall.nft"
+        path.write_text(table.content)
+        # In a network namespace of its own: what this machine has loaded is not touched.
+        twice = 'nft -c -f "$0" && nft -f "$0" && nft -f "$0" && nft list tables'
+        done = subprocess.run(
+            ["unshare", "--net", "sh", "-c", twice, path], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "table inet fleetctl\n", "")

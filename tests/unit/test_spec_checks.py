@@ -133,6 +133,25 @@ BROKEN = [
     (*after(PROXY, f"superseded: [{'a' * 300}.service]\n"), "superseded[0]", "at most 255"),
     (*after(PROXY, "gates: {completion: {within: 0}}\n"), "gates.completion.within", "no time to answer"),
     (*after(PROXY, "gates: {completion: {prompt: ' '}}\n"), "gates.completion.prompt", "asks nothing"),
+    # firewall
+    (*after(PROXY, "firewall:\n"), "firewall", "write firewall: {} to close"),
+    (*after(PROXY, "firewall: []\n"), "firewall", "this is a list; write {allow: …}"),
+    (*after(PROXY, "firewall: {alow: []}\n"), "firewall.alow", "did you mean allow?"),
+    (*after(PROXY, "firewall: {allow: 192.0.2.10}\n"), "firewall.allow", "write [192.0.2.10]"),
+    (*after(PROXY, "firewall: {allow: [prom.office.example]}\n"), "firewall.allow[0]", "write its IP address"),
+    (*after(PROXY, "firewall: {allow: [192.0.2.10, '10.0.0.1:80']}\n"), "firewall.allow[1]", "write an address, like"),
+    (*after(PROXY, "firewall: {allow: [10.0.0.256]}\n"), "firewall.allow[0]", "write an address, like"),
+    (*after(PROXY, "firewall: {allow: [10.0.5.7/24]}\n"), "firewall.allow[0]", "write 10.0.5.0/24 for all"),
+    (*after(PROXY, "firewall: {allow: [10.0.5.0/33]}\n"), "firewall.allow[0]", "write an address, like"),
+    (*after(PROXY, "firewall: {allow: [0.0.0.0/0]}\n"), "firewall.allow[0]", "that is everybody"),
+    (*after(PROXY, "firewall: {allow: ['::/0']}\n"), "firewall.allow[0]", "that is everybody"),
+    (*after(PROXY, "firewall: {allow: ['fe80::1%eth0']}\n"), "firewall.allow[0]", "nftables knows no eth0"),
+    (*after(PROXY, "firewall: {allow: ['::ffff:10.1.1.1']}\n"), "firewall.allow[0]", "write 10.1.1.1"),
+    (*after(PROXY, "firewall: {allow: [10.1.1.1, 10.1.1.1/32]}\n"), "firewall.allow[1]", "already in firewall"),
+    ("boxes:\n  spark1: {address: 10.0.0.1", "firewall: {}\nboxes:\n  spark1: {address: spark1.lan",
+     "boxes.spark1.address", "write the IP address of spark1"),
+    ("boxes:\n  spark1: {", "firewall: {}\nboxes:\n  spark1: {ssh: {port: 29501}, ", "layouts.split.qwen",
+     "port 29501 on spark1 is that of SSH"),
 ]  # fmt: skip
 
 
@@ -162,6 +181,8 @@ ALLOWED = [
     after(CONTEXT, "    served_as: [org/qwen:4bit]\n"),
     (TINY, "tiny: {copies: {spark2: {gpu_memory_utilization: 0.8, arguments: [--max-num-seqs, '12']}}"),
     (TINY, "tiny: {copies: [spark2], port: 8080"),
+    after(PROXY, "firewall: {}\n"),
+    after(PROXY, "firewall: {allow: [192.0.2.10, 10.0.0.0/8, 10.0.5.0/24, 'fd00:5::/64', 10.9.0.0/255.255.0.0]}\n"),
 ]
 
 

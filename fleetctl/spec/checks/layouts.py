@@ -82,7 +82,7 @@ def ports(view: View) -> Iterator[Problem]:
     """No two processes of a layout share a port on a box: engines, rendezvous of splits (two ports), the proxy."""
     taken: dict[tuple[str, str, int], tuple[Path, str]] = {}
     for entry in view.placements():
-        for box, key, port, what in _listeners(view, entry):
+        for box, key, port, what in listeners(view, entry):
             path: Path = (*entry.path, key) if key in entry.values else entry.path
             other = taken.setdefault((entry.layout, box, port), (path, what))
             if other[1] != what:
@@ -95,7 +95,7 @@ def ports(view: View) -> Iterator[Problem]:
                 yield view.problem(path, f"port {port} on {box} is that of the proxy; write another {key}:")
 
 
-def _listeners(view: View, entry: Placed) -> Iterator[tuple[str, str, int, str]]:
+def listeners(view: View, entry: Placed) -> Iterator[tuple[str, str, int, str]]:
     """Box, key, port and name of every listener of a placement: its engines, and where a split meets."""
     given = view.number(*entry.path, "port")
     index = list(view.mapping("layouts", entry.layout)).index(entry.model)
