@@ -92,10 +92,11 @@ class ServerFacts(Seen):
 
 
 class ProxyFacts(Seen):
-    """A running proxy. ``servers`` has ``BACKEND/SERVER`` keys."""
+    """A running proxy. ``servers`` has ``BACKEND/SERVER`` keys; the ``bridge`` is not one of them."""
 
     description: str
     servers: dict[str, ServerFacts]
+    bridge: ServerFacts | None = None
 
 
 STALE_AFTER = 15.0  # seconds without a heartbeat after which a lock may be taken over on request
