@@ -164,8 +164,7 @@ def _bridge_health(bridge: Bridge | None) -> str:
     """What /fleetctl/health says of the bridge, as a log-format."""
     if bridge is None:
         return ""
-    counts = '"usable":%[nbsrv(fleetctl_bridge)],"running":%[be_conn(fleetctl_bridge)]'
-    return f',"bridge":{{"name":{json.dumps(bridge.name)},{counts}}}'
+    return ',"bridge":{"usable":%[nbsrv(fleetctl_bridge)],"running":%[be_conn(fleetctl_bridge)]}'
 
 
 def _question(model: str) -> str:

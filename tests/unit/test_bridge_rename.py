@@ -85,7 +85,7 @@ CASES = {
     ),
 }  # fmt: skip
 NOT_AN_OBJECT = [
-    "", "   ", "[]", '"model"', "null", "{", '{"model"', '{"model":', '{"model": "q"', '{"model": "q",', '{"model": "q}',
+    "", "   ", "[]", '"model"', "null", "{", '{"model"', '{"model":', '{"model": "q"', '{"model": "q",', '{"model": "q',
     '{"model": "q"} x', '{"model": "q"}{"model": "x"}', "{'model': 'q'}", '{model: "q"}', '{"model" "q"}',
     '{"a": 1 "model": "q"}', '{"a": [1, "model": "q"}', '{"a": "\\"}', '{"a": }', '{"a": "b\\', '{,"model": "q"}',
     '{"a": 1,}', '// {"model": "q"}', '{/* */"model": "q"}',
