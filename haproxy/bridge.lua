@@ -14,6 +14,7 @@
 
 bridge = {}
 
+local POLL = 20 -- milliseconds between two looks at HAProxy's counters
 local PAUSE = 5000 -- milliseconds between two tries of a bridge that fails
 local SETTLED = 1000 -- milliseconds after which a request that was sent has long been counted by HAProxy
 -- Nothing else of what a client says of itself goes to the bridge, and nothing else of the bridge's to the client.
@@ -32,16 +33,27 @@ end
 
 local failing, next_try = false, 0
 local sent, last_sent = 0, 0
+local look = { at = 0, usable = 0, running = 0, seen = 0 }
 
--- The bridge takes one more request at this moment.
+-- The bridge takes one more request at this moment. All requests that wait share one look at HAProxy's counters; those
+-- that were sent and are not counted yet are added.
 local function open(now)
-    local stats = core.backends.fleetctl_bridge:get_stats()
-    local seen = tonumber(stats.stot) or 0
-    if now - last_sent > SETTLED then
-        sent = seen
+    if now < next_try then
+        return false
     end
-    local running = (tonumber(stats.scur) or 0) + sent - seen
-    return (tonumber(stats.act) or 0) > 0 and now >= next_try and running < limit
+    if now - look.at >= POLL or now < look.at then
+        local stats = core.backends.fleetctl_bridge:get_stats()
+        look = {
+            at = now,
+            usable = tonumber(stats.act) or 0,
+            running = tonumber(stats.scur) or 0,
+            seen = tonumber(stats.stot) or 0,
+        }
+    end
+    if now - last_sent > SETTLED then
+        sent = look.seen
+    end
+    return look.usable > 0 and look.running + sent - look.seen < limit
 end
 
 -- What became of a try: a failing bridge is told once, and so is its recovery.

@@ -147,5 +147,5 @@ def _leaving(target: Release) -> list[str]:
     bridge = target.proxy.bridge if target.proxy else None
     if bridge is None:
         return []
-    plain = "" if bridge.tls else ", unencrypted" + (", and so does its key" if bridge.api_key else "")
+    plain = "" if bridge.tls else ", unencrypted" + (", and its key with them" if bridge.api_key else "")
     return [f"while no engine is up, prompts leave the fleet: they go to {bridge.name} (the proxy's bridge){plain}"]
