@@ -3,6 +3,7 @@
 --   http-request lua.hold SECONDS SILENCE     waits; sets txn.hold to "over", "handed" or "expired", and txn.held to the
 --                                     milliseconds waited. HAProxy breaks it off when the client leaves: then txn.hold
 --                                     is not set. A request with txn.stream waits SILENCE seconds; then it is "aloud".
+--                                     Where there is a bridge it is "bridge" when that has an answer for it.
 --   lua.usable(BACKEND)               number of usable servers, without the one that leads back to the wait
 --
 -- A server is usable when it is up, ready and not draining: HAProxy's own count of active servers. After a reload only
@@ -36,6 +37,19 @@ function wait_is(name)
     return look[2]
 end
 
+-- The way to the bridge for a request that waits since some time; nil where there is none.
+local function crossing(txn, name, since)
+    local asked = bridge and {
+        method = txn.f:method(),
+        path = txn.f:path(),
+        headers = txn.http:req_get_headers(),
+        body = function()
+            return txn.f:req_body()
+        end,
+    }
+    return asked and bridge.crossing(name, asked, since)
+end
+
 core.register_action("hold", { "http-req" }, function(txn, seconds, silence)
     local name = txn.f:be_name()
     local outcome = "over"
@@ -45,9 +59,15 @@ core.register_action("hold", { "http-req" }, function(txn, seconds, silence)
         local start = milliseconds()
         local deadline = start + tonumber(seconds) * 1000
         local patience = txn:get_var("txn.stream") and start + tonumber(silence) * 1000 or deadline
+        local cross = crossing(txn, name, start)
+        local answer
         outcome = nil
         repeat
-            if milliseconds() >= deadline then
+            answer = cross and cross()
+            if answer then
+                txn:set_priv(answer)
+                outcome = "bridge"
+            elseif milliseconds() >= deadline then
                 outcome = "expired"
             elseif milliseconds() >= patience then
                 outcome = "aloud"
@@ -56,7 +76,7 @@ core.register_action("hold", { "http-req" }, function(txn, seconds, silence)
                 outcome = wait_is(name)
             end
         until outcome
-        txn:set_var("txn.held", milliseconds() - start)
+        txn:set_var("txn.held", (answer and answer.began or milliseconds()) - start)
     end
     txn:set_var("txn.hold", outcome)
 end, 2)

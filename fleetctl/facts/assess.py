@@ -91,6 +91,7 @@ def assess(
     proxy = _proxy(release, observed)
     if proxy is not None:
         found.waiting = sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
+        found.notes += _bridge(release, proxy)
     if not found.under_way():
         found.problems += _problems(release, observed, facts.generation)
     return found
@@ -129,6 +130,19 @@ def _proxy(release: Release, observed: Observed) -> ProxyFacts | None:
     """What was seen of the running proxy."""
     box = observed.get(release.proxy.box) if release.proxy else None
     return box.proxy if box else None
+
+
+def _bridge(release: Release, proxy: ProxyFacts) -> list[str]:
+    """What there is to say of the bridge: it is at work, or would not be there when it is needed."""
+    bridge = release.proxy.bridge if release.proxy else None
+    if bridge is None or proxy.bridge is None:
+        return []
+    if proxy.bridge.running:
+        return [f"the bridge {bridge.name} is at work: {proxy.bridge.running} requests run there"]
+    if not proxy.bridge.up:
+        word = f"{proxy.bridge.status} {proxy.bridge.check}".strip()
+        return [f"the bridge {bridge.name} cannot be reached ({word}): requests that find no engine only wait"]
+    return []
 
 
 def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState:

@@ -92,10 +92,11 @@ class ServerFacts(Seen):
 
 
 class ProxyFacts(Seen):
-    """A running proxy. ``servers`` has ``BACKEND/SERVER`` keys."""
+    """A running proxy. ``servers`` has ``BACKEND/SERVER`` keys; the ``bridge`` is not one of them."""
 
     description: str
     servers: dict[str, ServerFacts]
+    bridge: ServerFacts | None = None
 
 
 class FirewallFacts(Seen):

@@ -11,6 +11,8 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.units import comm_of, unit_of
 
+BRIDGE = "fleetctl_bridge"  # the backend of what is no engine of the fleet
+
 
 def ask(path: str, command: str, timeout: float = 5) -> str:
     """Send one command; the answer as text. OpError when HAProxy is not there."""
@@ -38,8 +40,14 @@ def rows(path: str) -> List[Dict[str, str]]:
 def servers(path: str) -> Dict[str, Dict[str, Any]]:
     """``BACKEND/SERVER`` → status as ``show stat`` words it, and requests running and queued on it.
 
-    ``BACKEND/BACKEND`` has the requests that wait in the backend's shared queue.
+    ``BACKEND/BACKEND`` has the requests that wait in the backend's shared queue. The bridge is not among them: no move
+    opens or closes it.
     """
+    return {name: server for name, server in everything(path).items() if not name.startswith(BRIDGE + "/")}
+
+
+def everything(path: str) -> Dict[str, Dict[str, Any]]:
+    """The same for all that HAProxy has."""
     found = {}
     for row in rows(path):
         if row["svname"] == "FRONTEND":
@@ -62,9 +70,12 @@ def info(path: str) -> Dict[str, str]:
 
 
 def look(path: str) -> Optional[Dict[str, Any]]:
-    """Configuration fingerprint and servers of a running proxy; None when it does not run."""
+    """Configuration fingerprint, servers and bridge of a running proxy; None when it does not run."""
     try:
-        return {"description": info(path).get("description", ""), "servers": servers(path)}
+        found = everything(path)
+        bridge = found.get(BRIDGE + "/bridge")
+        known = {name: server for name, server in found.items() if not name.startswith(BRIDGE + "/")}
+        return {"description": info(path).get("description", ""), "servers": known, "bridge": bridge}
     except OpError:
         return None
 

@@ -154,4 +154,13 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
         found.append(
             f"the proxy moves from {source.proxy.box} to {target.proxy.box}: requests to the old address are not held"
         )
-    return found
+    return found + _leaving(target)
+
+
+def _leaving(target: Release) -> list[str]:
+    """Prompts that leave the fleet are said so before each move."""
+    bridge = target.proxy.bridge if target.proxy else None
+    if bridge is None:
+        return []
+    plain = "" if bridge.tls else ", unencrypted" + (", and its key with them" if bridge.api_key else "")
+    return [f"while no engine is up, prompts leave the fleet: they go to {bridge.name} (the proxy's bridge){plain}"]

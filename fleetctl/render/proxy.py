@@ -9,20 +9,23 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from fleetctl.render.backends import backends
+from fleetctl.render.bridge import bridge, key_file
 from fleetctl.render.names import PROXY_FOLDER, PROXY_UNIT, UNIT_FOLDER
 from fleetctl.render.proxy_errors import ERRORS, error_body, error_page
-from fleetctl.render.release import Backend, File, ProxyConfig
+from fleetctl.render.release import Backend, Bridge, File, ProxyConfig
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
 
 CONFIG = f"{PROXY_FOLDER}/haproxy.cfg"
-SCRIPTS = ("hold.lua", "aloud.lua", "prove.lua", "hung.lua", "prefix.lua")
+SCRIPTS = ("relay.lua", "rename.lua", "bridge.lua", "hold.lua", "aloud.lua", "prove.lua", "hung.lua", "prefix.lua")
 # Bytes of a request that are kept until its answer begins, and searched for the model's name where there are several.
 BODY_LIMIT = 1024 * 1024
 # Bytes of a request below which it does not matter which copy has its beginning in the cache: some 500 tokens.
 PREFIX_FROM = 2048
 MAXCONN = 4000
+# Seconds that the bridge may say nothing: a long answer that is not streamed takes less, a hung one is left.
+BRIDGE_SILENCE = 300.0
 
 
 def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
@@ -50,6 +53,7 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
         backends=backends(fleet),
         api_keys=dict(proxy.api_keys),
         certificate=proxy.tls.certificate if proxy.tls else None,
+        bridge=bridge(fleet),
         template=template_digest(),
     )
 
@@ -63,7 +67,7 @@ def template_digest() -> str:
 
 
 def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
-    """Unit, configuration, Lua scripts, error pages and (where there are keys) the root-only file of keys."""
+    """Unit, configuration, Lua scripts, error pages and (where there are keys) the root-only files of keys."""
     run_folder = PurePosixPath(config.admin_socket).parent
     unit = fill(
         "systemd",
@@ -84,7 +88,8 @@ def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
         files.append(
             File(path=f"{PROXY_FOLDER}/keys", content=keys, mode=0o600, quoting="word", secrets=dict(config.api_keys))
         )
-    return tuple(files)
+    key = key_file(config.bridge) if config.bridge else None
+    return (*files, key) if key else tuple(files)
 
 
 def haproxy_config(config: ProxyConfig) -> str:
@@ -126,10 +131,11 @@ def haproxy_config(config: ProxyConfig) -> str:
         prefix=PREFIX_FROM if config.balance == "prefix" else None,
         body_limit=BODY_LIMIT,
         api_keys=sorted(config.api_keys),
-        health=_quoted('{"usable":{' + usable + "}}"),
+        health=_quoted('{"usable":{' + usable + "}" + _bridge_health(config.bridge) + "}"),
         models=_quoted(json.dumps(models)),
         unknown_model=_quoted(error_body(unknown, "invalid_request_error", "model_not_found", param="model")),
         backends=[_backend(config, backend) for backend in config.backends],
+        bridge=_bridge(config, config.bridge) if config.bridge else None,
     )
 
 
@@ -151,6 +157,32 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
             for server in backend.servers
         ],
     }
+
+
+def _bridge(config: ProxyConfig, bridge: Bridge) -> dict[str, object]:
+    address = _endpoint(bridge.host, bridge.port)
+    host = address.removesuffix(f":{bridge.port}")
+    ca = "@system-ca" if bridge.ca is None else _quoted(bridge.ca)
+    tls = f" ssl verify required ca-file {ca} sni str({host}) check-sni {host} verifyhost {host}"
+    return {
+        "host": bridge.name,
+        "address": address,
+        "named": not _is_ip(bridge.host),
+        "path": bridge.path,
+        "seconds": f"{bridge.after:g}",
+        "limit": bridge.concurrency,
+        "models": [(backend, _quoted(json.dumps(name))) for backend, name in bridge.models.items()],
+        "key": bridge.api_key is not None,
+        "silence": _milliseconds(min(BRIDGE_SILENCE, config.stream_limit)),
+        "tls": tls if bridge.tls else "",
+    }
+
+
+def _bridge_health(bridge: Bridge | None) -> str:
+    """What /fleetctl/health says of the bridge, as a log-format."""
+    if bridge is None:
+        return ""
+    return ',"bridge":{"usable":%[nbsrv(fleetctl_bridge)],"running":%[be_conn(fleetctl_bridge)]}'
 
 
 def _question(model: str) -> str:

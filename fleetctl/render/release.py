@@ -124,6 +124,21 @@ class Backend(Value):
     servers: tuple[Server, ...]
 
 
+class Bridge(Value):
+    """Another OpenAI-compatible endpoint, for requests that find no engine. Times are seconds."""
+
+    tls: bool
+    host: str
+    port: int
+    path: str = Field(description="stands before chat/completions there; begins and ends with a slash")
+    name: str = Field(description="host, and port where it is not the usual one: how people and answers name it")
+    models: dict[str, str] = Field(description="backend → model there; requests of other backends are held")
+    after: float
+    concurrency: int
+    ca: str | None = Field(None, description="path on the box of CA certificates; None: those of the system")
+    api_key: Secret | None = None
+
+
 class ProxyConfig(Value):
     """What the proxy has to do. Which servers are enabled at start-up is decided by ``layout``."""
 
@@ -149,6 +164,7 @@ class ProxyConfig(Value):
     backends: tuple[Backend, ...]
     api_keys: dict[str, Secret] = {}
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")
+    bridge: Bridge | None = None
     template: str = Field("", description="digest of the templates that it is rendered with")
 
     def fingerprint(self) -> str:

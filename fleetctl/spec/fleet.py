@@ -192,6 +192,28 @@ class Tls(Part):
     )
 
 
+class Bridge(Part):
+    """Another OpenAI-compatible endpoint, asked only while no engine of the fleet is up.
+
+    Prompts then leave the fleet. Answers of it have the header ``fleetctl-bridge``.
+    """
+
+    url: str = Field(description="base URL as clients of it have it, such as https://api.example.com/v1")
+    model: str | dict[Name, str] = Field(
+        description="name of the model there; or a mapping of the fleet's models to such names, others are held"
+    )
+    api_key: SecretRef | None = Field(default=None, description="key that the endpoint asks for")
+    after: Duration = Field(
+        default=2.0, description="how long a request waits for an engine first; longer than a failed check lasts"
+    )
+    concurrency: Count = Field(default=12, description="requests it is given at once; the others are held")
+    ca: str | None = Field(
+        default=None,
+        description="path on the proxy's box of the CA certificates that its certificate is checked against; "
+        "default: those of the system (/etc/ssl/certs, package ca-certificates)",
+    )
+
+
 class Proxy(Part):
     """The one address that clients use."""
 
@@ -233,6 +255,7 @@ class Proxy(Part):
     )
     tls: Tls | None = Field(default=None, description="HTTPS for clients; default: plain HTTP")
     api_keys: dict[Name, SecretRef] = Field(default={}, description="named keys that clients may use; none: no check")
+    bridge: Bridge | None = Field(default=None, description="where requests go while no engine is up; default: nowhere")
 
 
 UnitName = Annotated[

@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -30,18 +31,19 @@ class Engine:
     def __init__(self, port: int, name: str, *, seconds: float = 0.02) -> None:
         self.port, self.name, self.seconds = port, name, seconds
         self.running = self.most = self.answered = self.streaming = 0
-        # "500": to every completion; "hang": no answer to any; "reading": none either, but the cache fills with a long
-        # prompt. /health and /metrics are answered with all of them. "dumb": no answer to anything.
+        # "500" and the like: to every completion; "hang": no answer to any; "reading": none either, but the cache fills
+        # with a long prompt. /health and /metrics are answered with all of them. "dumb": no answer to anything.
         self.fault = ""
         self.steps = True  # /metrics has what the core tells of its steps
         self.well_again = asyncio.Event()  # ends a "hang" and the reading of a prompt
         self.failed = 0
         self.seen: list[dict[str, str]] = []
+        self.asked: list[tuple[str, bytes]] = []  # first line and body
         self.server: asyncio.Server | None = None
         self.connections: set[asyncio.StreamWriter] = set()
 
-    async def start(self) -> None:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=tls)
 
     async def kill(self) -> None:
         """Gone at once, with whatever is on it."""
@@ -67,6 +69,7 @@ class Engine:
                 writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(told)}\r\n\r\n{told}".encode())
             else:
                 self.seen.append(headers)
+                self.asked.append((first, body))
                 await self._answer(writer, json.loads(body or b"{}"))
             await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -88,9 +91,9 @@ class Engine:
                 return
             if self.fault in ("hang", "reading"):
                 await self.well_again.wait()
-            if self.fault == "500":
+            if self.fault.isdigit():
                 self.failed += 1
-                writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")
+                writer.write(f"HTTP/1.1 {self.fault} Not This Time\r\nContent-Length: 0\r\n\r\n".encode())
                 return
             if asked.get("stream"):
                 writer.write(

@@ -21,12 +21,12 @@ pytestmark = [
 ]
 
 
-def made_certificate(folder: Path) -> Path:
-    """A PEM file with a certificate for 127.0.0.1 and its key."""
+def made_certificate(folder: Path, name: str = "IP:127.0.0.1") -> Path:
+    """A PEM file with a certificate for 127.0.0.1, or another name, and its key."""
     pem = folder / "fleet's own.pem"
     key, cert = folder / "key", folder / "cert"
     words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    words += ["-subj", "/CN=fleet", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    words += ["-subj", "/CN=fleet", "-addext", f"subjectAltName={name}", "-keyout", str(key), "-out", str(cert)]
     subprocess.run(["openssl", *words], check=True, capture_output=True)
     pem.write_text(cert.read_text() + key.read_text())
     return pem

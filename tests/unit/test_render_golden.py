@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 EXAMPLE = Path(__file__).parents[2] / "templates" / "example.yaml"
 FLEETS = {"example": EXAMPLE, "pool": GOLDEN / "pool.yaml"}
 # Scripts, the Lua action and the error pages are in the repository already; secrets are references.
-KEPT = (".service", ".cfg", ".env", ".nft", "keys")
+KEPT = (".service", ".cfg", ".env", ".nft", "keys", "bridge-key")
 # Follow from everything else in the file, and from the text of rank.py or of the templates.
 DIGEST = re.compile("(?:@[0-9a-f]{12}|(?<=description fleetctl )[0-9a-f]{16})$", re.MULTILINE)
 

@@ -24,7 +24,7 @@ def test_https_needs_one_key(tmp_path: Path) -> None:
     assert " ssl crt '/etc/ssl/private/my fleet.pem' " in rendered(
         "tls: {certificate: /etc/ssl/private/my fleet.pem}", tmp_path
     )
-    assert "ssl" not in rendered("drain: 1m", tmp_path)
+    assert " ssl crt " not in rendered("drain: 1m", tmp_path)
 
 
 def test_the_time_between_comment_lines_is_a_setting(tmp_path: Path) -> None:

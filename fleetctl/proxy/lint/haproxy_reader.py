@@ -28,6 +28,8 @@ _FLAGS = frozenset(
 )
 # Checks of servers that are no engines: rules leave their backends alone.
 _OTHER_CHECKS = ("mysql-check", "pgsql-check", "redis-check", "ldap-check", "smtpchk", "spop-check")
+# The backend of what fleetctl's own configuration asks while no engine is up: no engine either.
+_BRIDGE = "fleetctl_bridge"
 _VALUED = {
     "addr", "agent-addr", "agent-inter", "agent-port", "agent-send", "alpn", "ca-file", "check-alpn",
     "check-proto", "check-sni", "cookie", "crt", "downinter", "error-limit", "fall", "fastinter", "id",
@@ -141,7 +143,7 @@ class Config:
     @property
     def used_backends(self) -> Iterator[tuple[Section, list[Server]]]:
         """Each backend with the servers that may be engines: no local sockets, disabled ones or databases."""
-        for section in self.backends:
+        for section in (section for section in self.backends if section.name != _BRIDGE):
             engines = [s for s in servers(section) if not s.local and "disabled" not in s.params]
             if engines and not (section.mode == "tcp" and any(section.has("option", name) for name in _OTHER_CHECKS)):
                 yield section, engines

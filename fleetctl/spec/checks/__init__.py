@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fleetctl.spec.checks import boxes, firewall, layouts, models, proxy
+from fleetctl.spec.checks import boxes, bridge, firewall, layouts, models, proxy
 from fleetctl.spec.checks.view import View
 from fleetctl.spec.problems import Problem
 from fleetctl.spec.tree import Tree
 
 Check = Callable[[View], Iterator[Problem]]
 
-CHECKS: tuple[Check, ...] = (*boxes.CHECKS, *models.CHECKS, *layouts.CHECKS, *proxy.CHECKS, *firewall.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *boxes.CHECKS,
+    *models.CHECKS,
+    *layouts.CHECKS,
+    *proxy.CHECKS,
+    *bridge.CHECKS,
+    *firewall.CHECKS,
+)
 
 
 def check(tree: Tree) -> list[Problem]:
