@@ -1,4 +1,4 @@
-"""The root folders (``templates``, ``systemd``, ``haproxy``, ``playbooks``), from the wheel or from a checkout."""
+"""The root folders (``templates``, ``systemd``, ``haproxy``, …), from the wheel or from a checkout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from fleetctl.errors import FleetError
 
-Folder = Literal["templates", "systemd", "haproxy", "playbooks"]
+Folder = Literal["templates", "systemd", "haproxy", "keepalived", "playbooks"]
 
 
 def root_folder(name: Folder) -> Path:

@@ -26,10 +26,11 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
         for engine, _ in release.ranks_on(box):
             paths.update(path for path in (engine.binary, engine.weights) if path and path.startswith("/"))
         ports.update(*(engine.listens for engine, rank in release.ranks_on(box) if rank.rank == 0))
-        if release.proxy and release.proxy.box == box:
-            ports.add(release.proxy.port)
     wanted = {rank.unit for release in releases for _, rank in release.ranks_on(box)}
-    wanted |= {r.proxy.unit for r in releases if r.proxy and r.proxy.box == box}
+    for proxy in (release.proxy for release in releases):
+        if proxy and box in proxy.boxes:
+            ports.add(proxy.port)
+            wanted |= {proxy.unit} | ({proxy.vrrp_unit} if proxy.floating else set())
     units = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
     return {
         "foreign": sorted(units),

@@ -98,6 +98,13 @@ class ProxyFacts(Seen):
     servers: dict[str, ServerFacts]
 
 
+class VrrpFacts(Seen):
+    """The distribution's own keepalived, where it runs or would at boot: router ids and addresses in its files."""
+
+    router_ids: tuple[int, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
 STALE_AFTER = 15.0  # seconds without a heartbeat after which a lock may be taken over on request
 
 
@@ -190,6 +197,9 @@ class BoxFacts(Seen):
     moves: tuple[MoveFacts, ...] = ()
     lock: Lock | None = None
     haproxy: str | None = None
+    keepalived: str | None = None
+    vrrp: VrrpFacts | None = None
+    addresses: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def digest(self) -> str:

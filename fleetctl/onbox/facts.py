@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import haproxy, journal, kept, lock, state, waits
+from fleetctl.onbox import floating, haproxy, journal, kept, lock, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
@@ -131,4 +131,7 @@ def facts(
         "moves": journal.moves(),
         "lock": lock.lock_state(),
         "haproxy": shutil.which("haproxy", path=PROGRAMS),
+        "keepalived": shutil.which("keepalived", path=PROGRAMS),
+        "vrrp": floating.foreign_vrrp(call),
+        "addresses": floating.addresses(call),
     }

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetctl.facts.types import Observed
-from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, Difference, description, description_of, engine_name
+from fleetctl.plan.difference import (
+    PROXY_UNIT,
+    UNIT_FOLDER,
+    Difference,
+    description,
+    description_of,
+    engine_name,
+    is_vrrp,
+)
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.release import Engine, Release
 from fleetctl.spec.units import gib, parse_duration, seconds
@@ -49,6 +57,33 @@ class Draft:
     summary: str
     lanes: frozenset[str]
     params: dict[str, Any]
+    via: str = ""
+    """Box of the proxy that the step acts on, where there are several for the same target."""
+
+
+def _proxies(move: Move) -> list[str]:
+    """Boxes that have a proxy during the move: those of the target, and those that it leaves and that run one."""
+    stay = list(move.target.proxy.boxes) if move.target.proxy else []
+    before = move.source.proxy.boxes if move.source.proxy else ()
+    return stay + [box for box in before if box not in stay and move.observed[box].proxy is not None]
+
+
+def _proxy_draft(
+    move: Move, box: str, target: str, summary: str, lanes: frozenset[str], params: dict[str, Any]
+) -> Draft:
+    """A step on one of the proxies; with a single one its id and its words are about *the* proxy."""
+    if len(_proxies(move)) == 1:
+        return Draft(box, target, summary, lanes, params)
+    return Draft(box, target, f"{summary} ({box})", lanes, params, via=box)
+
+
+def _known_there(move: Move, box: str, names: Iterable[str]) -> list[str]:
+    """Those of the servers that the proxy on a box has. One that goes away keeps the configuration it runs."""
+    load, proxy = move.difference.load, move.observed[box].proxy
+    if load is not None and box in move.difference.load_on:
+        known = {f"{backend.name}/{server.name}" for backend in load.backends for server in backend.servers}
+        return [name for name in names if name in known]
+    return [name for name in names if proxy is not None and name in proxy.servers]
 
 
 def _on(box: str, summary: str, **params: Any) -> Draft:
@@ -81,25 +116,28 @@ def _verify_release(move: Move) -> Iterable[Draft]:
         units = [path for path in box.install if path.startswith(UNIT_FOLDER)]
         if box.install:
             config = next((path for path in box.install if path.endswith("/haproxy.cfg")), None)
+            vrrp = next((path for path in box.install if is_vrrp(path) and path.endswith(".conf")), None)
             yield _on(
                 name,
-                f"systemd and HAProxy accept the files for {name}",
+                f"systemd{', HAProxy and keepalived' if vrrp else ' and HAProxy'} accept the files for {name}",
                 generation=move.generation,
                 units=units,
                 config=config,
+                **({"vrrp": vrrp} if vrrp else {}),
             )
 
 
 def _load_proxy(move: Move) -> Iterable[Draft]:
     config = move.difference.load
-    if config is not None:
-        running = move.observed[config.box].proxy is not None
-        word = "reload" if running else "start"
-        yield Draft(
-            config.box,
+    for box in move.difference.load_on if config is not None else ():
+        assert config is not None
+        word = "start" if move.observed[box].proxy is None else "reload"
+        yield _proxy_draft(
+            move,
+            box,
             "proxy",
             f"{word} the proxy with the servers of both layouts",
-            frozenset({config.box}),
+            frozenset({box}),
             {
                 "config": config.model_dump(mode="json"),
                 "description": description(config),
@@ -109,30 +147,33 @@ def _load_proxy(move: Move) -> Iterable[Draft]:
 
 
 def _hold(move: Move) -> Iterable[Draft]:
-    proxy = move.target.proxy or move.source.proxy
-    if proxy and move.difference.close:
-        names = move.difference.close
-        yield Draft(
-            proxy.box,
-            "proxy",
-            f"new requests go to the other copies: drain {', '.join(names)}"
-            if move.turn
-            else f"hold new requests: drain {', '.join(names)}",
-            frozenset({PROXY_LANE}),
-            {"servers": names},
-        )
+    for box in _proxies(move) if move.difference.close else ():
+        names = _known_there(move, box, move.difference.close)
+        if names:
+            yield _proxy_draft(
+                move,
+                box,
+                "proxy",
+                f"new requests go to the other copies: drain {', '.join(names)}"
+                if move.turn
+                else f"hold new requests: drain {', '.join(names)}",
+                frozenset({PROXY_LANE}),
+                {"servers": names},
+            )
 
 
 def _drain(move: Move, then: str = "maint") -> Iterable[Draft]:
-    proxy = move.target.proxy or move.source.proxy
-    if proxy and move.difference.close:
-        yield Draft(
-            proxy.box,
-            "proxy",
-            f"running requests finish (at most {seconds(move.patience)})",
-            frozenset({PROXY_LANE}),
-            {"servers": move.difference.close, "limit": move.patience, "then": then},
-        )
+    for box in _proxies(move) if move.difference.close else ():
+        names = _known_there(move, box, move.difference.close)
+        if names:
+            yield _proxy_draft(
+                move,
+                box,
+                "proxy",
+                f"running requests finish (at most {seconds(move.patience)})",
+                frozenset({PROXY_LANE}),
+                {"servers": names, "limit": move.patience, "then": then},
+            )
 
 
 def _mark_drained(move: Move) -> Iterable[Draft]:
@@ -208,7 +249,7 @@ def _proxy_paths(paths: Iterable[str], unit: str) -> list[str]:
 def _install_files(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         proxy = _proxy_paths(box.install, PROXY_UNIT)
-        install = [path for path in box.install if path not in proxy]
+        install = [path for path in box.install if path not in proxy and not is_vrrp(path)]
         if install:
             yield _on(
                 name,
@@ -221,7 +262,7 @@ def _install_files(move: Move) -> Iterable[Draft]:
 def _remove_files(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         proxy = _proxy_paths(box.remove, PROXY_UNIT)
-        remove = [path for path in box.remove if path not in proxy]
+        remove = [path for path in box.remove if path not in proxy and not is_vrrp(path)]
         if remove:
             yield _on(name, f"remove {_count(remove, 'file')} of the old layout on {name}", remove=remove)
 
@@ -275,14 +316,16 @@ def _gate(move: Move) -> Iterable[Draft]:
 
 
 def _open(move: Move) -> Iterable[Draft]:
-    proxy = move.target.proxy
-    if proxy is None:
+    if move.target.proxy is None:
         return
-    for engine in move.difference.open:
+    for engine, box in ((engine, box) for engine in move.difference.open for box in _proxies(move)):
         lanes = frozenset(rank.box for rank in engine.ranks)
         name = f"{engine.backend}/{engine.server}"
-        yield Draft(
-            proxy.box,
+        if not _known_there(move, box, [name]):
+            continue
+        yield _proxy_draft(
+            move,
+            box,
             engine.id,
             f"the proxy sends requests to {name}",
             lanes,
@@ -322,7 +365,7 @@ def _settle_proxy(move: Move) -> Iterable[Draft]:
     proxy = move.target.proxy
     for name, box in move.difference.boxes.items():
         gone = _proxy_paths(box.remove, PROXY_UNIT)
-        if proxy is not None and proxy.box == name:
+        if proxy is not None and name in proxy.boxes:
             paths = _proxy_paths((file.path for file in move.target.files.get(name, ())), PROXY_UNIT)
             yield Draft(
                 name,
@@ -339,6 +382,21 @@ def _settle_proxy(move: Move) -> Iterable[Draft]:
         elif gone:
             summary = f"stop and remove the proxy on {name}"
             yield Draft(name, f"proxy@{name}", summary, frozenset({name}), {"leave": gone})
+
+
+def _settle_address(move: Move) -> Iterable[Draft]:
+    if not move.difference.settle_address:
+        return
+    proxy = move.target.proxy
+    for name, box in move.difference.boxes.items():
+        gone = [path for path in box.remove if is_vrrp(path)]
+        target, lanes = f"address@{name}", frozenset({name})
+        if proxy is not None and proxy.floating is not None and name in proxy.boxes:
+            paths = [file.path for file in move.target.files.get(name, ()) if is_vrrp(file.path)]
+            summary = f"keepalived on {name}: {proxy.floating.address} is on one of {', '.join(proxy.boxes)}"
+            yield Draft(name, target, summary, lanes, {"generation": move.generation, "install": paths})
+        elif gone:
+            yield Draft(name, target, f"{name} gives the floating address up", lanes, {"leave": gone})
 
 
 def _make_current(move: Move) -> Iterable[Draft]:
@@ -368,11 +426,16 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "enable_units": _enable_units,
     "remove_files": _remove_files,
     "settle_proxy": _settle_proxy,
+    "settle_address": _settle_address,
     "make_current": _make_current,
     "mark_drained": _mark_drained,
     "forget_drained": _forget_drained,
 }
 """Every step that a playbook can use."""
+
+
+def _through(target: str, via: str) -> str:
+    return target if not via else f"proxy@{via}" if target == "proxy" else f"{target}/proxy@{via}"
 
 
 def place(
@@ -381,7 +444,7 @@ def place(
     """The draft as a step of a plan; in an engine's turn it is about that engine."""
     target = turn[1].id if turn else draft.target
     return PlannedStep(
-        id=f"{stage}.{kind}.{target}",
+        id=f"{stage}.{kind}.{_through(target, draft.via)}",
         kind=kind,
         stage=stage,
         box=draft.box,

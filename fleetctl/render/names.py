@@ -10,6 +10,8 @@ BIN_FOLDER = "/etc/fleetctl/bin"
 SECRETS_FOLDER = "/etc/fleetctl/secrets"
 PROXY_FOLDER = "/etc/fleetctl/proxy"
 PROXY_UNIT = "fleetctl-proxy.service"
+VRRP_FOLDER = "/etc/fleetctl/vrrp"
+VRRP_UNIT = "fleetctl-vrrp.service"
 
 
 def engine_unit(layout: str, model: str) -> str:

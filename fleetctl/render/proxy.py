@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from fleetctl.render.backends import backends
-from fleetctl.render.names import PROXY_FOLDER, PROXY_UNIT, UNIT_FOLDER
+from fleetctl.render.names import PROXY_FOLDER, PROXY_UNIT, UNIT_FOLDER, VRRP_UNIT
+from fleetctl.render.ports import EVERY_ADDRESS
 from fleetctl.render.proxy_errors import ERRORS, error_body, error_page
-from fleetctl.render.release import Backend, File, ProxyConfig
+from fleetctl.render.release import Backend, File, Floating, ProxyConfig
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
@@ -21,16 +22,20 @@ SCRIPTS = ("hold.lua", "aloud.lua", "prove.lua")
 # Bytes of a request that are kept until its answer begins, and searched for the model's name where there are several.
 BODY_LIMIT = 1024 * 1024
 MAXCONN = 4000
+VRRP_RUN = "/run/fleetctl-vrrp"
 
 
 def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
     """What the proxy has to do in a layout; None: no server is enabled. Raises SpecError for ambiguous names."""
     proxy = fleet.proxy
     return ProxyConfig(
-        box=proxy.box,
+        boxes=proxy.on,
         unit=PROXY_UNIT,
-        address=proxy.address or fleet.boxes[proxy.box].address,
+        address=fleet.proxy_address,
         port=proxy.port,
+        own={box: fleet.boxes[box].address for box in proxy.on} if proxy.floating else {},
+        floating=Floating(**proxy.floating.model_dump()) if proxy.floating else None,
+        vrrp_unit=VRRP_UNIT,
         layout=layout,
         hold=proxy.hold,
         keepalive=proxy.keepalive,
@@ -52,8 +57,12 @@ def template_digest() -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
-    """Unit, configuration, Lua scripts, error pages and (where there are keys) the root-only file of keys."""
+def proxy_files(config: ProxyConfig, box: str | None = None) -> tuple[File, ...]:
+    """Unit, configuration, Lua scripts, error pages and (where there are keys) the root-only file of keys.
+
+    ``box`` is one of those that run the proxy, by default the lead.
+    """
+    box = box or config.lead
     run_folder = PurePosixPath(config.admin_socket).parent
     unit = fill(
         "systemd",
@@ -61,11 +70,13 @@ def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
         config=CONFIG,
         run_folder=run_folder,
         run_name=run_folder.relative_to("/run"),
-        box=config.box,
+        box=box,
+        vrrp_unit=config.vrrp_unit if config.floating else None,
+        vrrp_run=VRRP_RUN,
     )
     files = [
         File(path=f"{UNIT_FOLDER}/{config.unit}", content=unit),
-        File(path=CONFIG, content=haproxy_config(config)),
+        File(path=CONFIG, content=haproxy_config(config, box)),
         *(File(path=f"{PROXY_FOLDER}/{name}", content=root_text("haproxy", name)) for name in SCRIPTS),
     ]
     files += [File(path=f"{PROXY_FOLDER}/{e.status}.http", content=error_page(e)) for e in ERRORS]
@@ -77,8 +88,9 @@ def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
     return tuple(files)
 
 
-def haproxy_config(config: ProxyConfig) -> str:
-    """Text of haproxy.cfg."""
+def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
+    """Text of haproxy.cfg on one of the proxy's boxes, by default the lead."""
+    box = box or config.lead
     several = len(config.backends) > 1
     names = [name for backend in config.backends for name in backend.served_as]
     models = {"object": "list", "data": [{"id": n, "object": "model", "owned_by": "fleetctl"} for n in names]}
@@ -89,11 +101,11 @@ def haproxy_config(config: ProxyConfig) -> str:
         "haproxy",
         "haproxy.cfg.j2",
         fingerprint=config.fingerprint(),
-        box=config.box,
+        box=box,
         admin_socket=config.admin_socket,
         run_folder=PurePosixPath(config.admin_socket).parent,
         maxconn=MAXCONN,
-        bind=_endpoint(config.address, config.port),
+        binds=_binds(config, box),
         certificate=None if config.certificate is None else _quoted(config.certificate),
         hold=_milliseconds(config.hold),
         hold_seconds=f"{config.hold:g}",
@@ -116,6 +128,21 @@ def haproxy_config(config: ProxyConfig) -> str:
     )
 
 
+def _binds(config: ProxyConfig, box: str) -> list[str]:
+    """What to listen on. An address that is not the box's own, or not yet or no longer, is listened on all the same."""
+    own = config.own.get(box)
+    main = endpoint(config.address, config.port)
+    binds = [f"{main} transparent" if config.floating else main]
+    if own is not None:
+        binds.append(endpoint(own, config.port))
+    taken = {bind.split()[0] for bind in binds}
+    for former in config.former:
+        if former not in taken:
+            everywhere = former.rpartition(":")[0].strip("[]") in EVERY_ADDRESS
+            binds.append(former if everywhere else f"{former} transparent")
+    return binds
+
+
 def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
     return {
         "name": backend.name,
@@ -126,7 +153,7 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
         "servers": [
             {
                 "name": server.name,
-                "address": _endpoint(server.address, server.port),
+                "address": endpoint(server.address, server.port),
                 "maxconn": server.maxconn,
                 "disabled": server.layout != config.layout,
             }
@@ -153,7 +180,8 @@ def _is_ip(address: str) -> bool:
     return True
 
 
-def _endpoint(address: str, port: int) -> str:
+def endpoint(address: str, port: int) -> str:
+    """An address and a port as HAProxy wants them."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 

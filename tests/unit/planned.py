@@ -72,7 +72,7 @@ def box_in(release: Release, box: str, number: int | None, **more: Any) -> BoxFa
             engine=engine_name(engine, rank, release.layout), fragment=f"/etc/systemd/system/{rank.unit}"
         )
     proxy = None
-    if release.proxy and release.proxy.box == box:
+    if release.proxy and box in release.proxy.boxes:
         units[release.proxy.unit] = unit(fragment=f"/etc/systemd/system/{release.proxy.unit}")
         servers = {
             f"{backend.name}/{server.name}": ServerFacts(

@@ -96,7 +96,7 @@ def test_systemd_reads_every_unit_without_a_complaint(fleet: str, layout: str, t
 def test_haproxy_takes_every_configuration_without_knowing_a_name(fleet: str, layout: str, tmp_path: Path) -> None:
     release = render_layout(load(fleet), layout)
     assert release.proxy is not None
-    on_disk(release, release.proxy.box, tmp_path)
+    on_disk(release, release.proxy.lead, tmp_path)
     done = subprocess.run(
         ["haproxy", "-c", "-q", "-f", str(tmp_path / "etc/fleetctl/proxy/haproxy.cfg")],
         capture_output=True,

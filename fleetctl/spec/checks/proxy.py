@@ -29,7 +29,9 @@ def kind(view: View) -> Iterator[Problem]:
     """A proxy has either ``box``, or ``boxes`` (two or more) with ``floating``, the address that is on one of them."""
     given = view.mapping("proxy")
     several = given.get("boxes")
-    misspelt = any(nearest(key, ["box", "boxes", "floating"]) for key in given if key not in ("box", "boxes", "floating"))
+    misspelt = any(
+        nearest(key, ["box", "boxes", "floating"]) for key in given if key not in ("box", "boxes", "floating")
+    )
     if not given or misspelt or not (several is None or (isinstance(several, list) and several)):
         return
     wrong = wrong_kind(given.get("box") is not None, several, floating=given.get("floating") is not None)
