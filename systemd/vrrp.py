@@ -48,10 +48,10 @@ def fill(path):
 
 
 def run(path):
-    """Become keepalived: in the foreground, VRRP only, logging to the journal."""
+    """Become keepalived: in the foreground, VRRP only. What it logs to syslog is in the journal of the unit."""
     fill(path)
     pids = ["--pid=%s/keepalived.pid" % RUN, "--vrrp_pid=%s/vrrp.pid" % RUN]
-    os.execv(KEEPALIVED, [KEEPALIVED, "--dont-fork", "--log-console", "--vrrp", "--use-file=" + TARGET, *pids])
+    os.execv(KEEPALIVED, [KEEPALIVED, "--dont-fork", "--vrrp", "--use-file=" + TARGET, *pids])
 
 
 def check(path):

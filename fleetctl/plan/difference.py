@@ -281,7 +281,7 @@ def _address_unsettled(target: Release, observed: Observed, boxes: dict[str, Box
     """keepalived does not run as it should on a box of the proxy, or still does on another."""
     for box in _address_on(target):
         unit = observed[box].units.get(VRRP_UNIT)
-        if unit is None or unit.down or any(is_vrrp(path) for path in boxes[box].install):
+        if unit is None or unit.down or not unit.at_boot or any(is_vrrp(path) for path in boxes[box].install):
             return True
     return _unit_to_leave(VRRP_UNIT, _address_on(target), observed)
 

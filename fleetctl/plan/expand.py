@@ -10,6 +10,7 @@ from fleetctl.facts.types import Observed
 from fleetctl.plan.difference import (
     PROXY_UNIT,
     UNIT_FOLDER,
+    VRRP_UNIT,
     Difference,
     description,
     description_of,
@@ -349,13 +350,15 @@ def _recheck_superseded(move: Move) -> Iterable[Draft]:
 
 def _enable_units(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
-        if box.enable or box.disable:
+        # The unit of the floating address comes, is enabled and goes together with its files.
+        enable, disable = ([unit for unit in units if unit != VRRP_UNIT] for units in (box.enable, box.disable))
+        if enable or disable:
             starts = sorted(unit for unit in box.at_boot)
             yield _on(
                 name,
                 f"a reboot of {name} starts {', '.join(starts) or 'nothing of fleetctl'}",
-                enable=box.enable,
-                disable=box.disable,
+                enable=enable,
+                disable=disable,
             )
 
 

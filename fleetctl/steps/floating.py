@@ -41,20 +41,23 @@ class SettleAddress(Step):
             remove=[],
         )
         box.call("daemon_reload")
+        box.call("unit_enable", enable=[proxy.vrrp_unit], disable=[])
         _run(box, proxy, changed=bool(told["changed"]))
         return {"changed": told["changed"], "on": _await_holder(context, step)}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
-        box, proxy = context.box(step), context.proxy
+        box, unit = context.box(step), context.proxy.vrrp_unit
         paths = step.params.get("leave") or step.params["install"]
         if prior["active"] != "active":
-            box.call("unit_stop", unit=proxy.vrrp_unit)
+            box.call("unit_stop", unit=unit)
+        if "leave" not in step.params and prior["enabled"] != "enabled":
+            box.call("unit_enable", enable=[], disable=[unit])
         told = box.call("uninstall", move=context.plan.move, paths=paths)
         box.call("daemon_reload")
         if "leave" in step.params and prior["enabled"] == "enabled":
-            box.call("unit_enable", enable=[proxy.vrrp_unit], disable=[])
+            box.call("unit_enable", enable=[unit], disable=[])
         if prior["active"] == "active":
-            _run(box, proxy, changed=bool(told["restored"]))
+            _run(box, context.proxy, changed=bool(told["restored"]))
         return {}
 
 
