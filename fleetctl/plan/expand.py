@@ -18,6 +18,7 @@ from fleetctl.plan.difference import (
     is_vrrp,
 )
 from fleetctl.plan.types import PlannedStep
+from fleetctl.render.names import PROXY_STATES
 from fleetctl.render.release import Engine, Release
 from fleetctl.spec.units import gib, parse_duration, seconds
 
@@ -384,7 +385,7 @@ def _settle_proxy(move: Move) -> Iterable[Draft]:
             )
         elif gone:
             summary = f"stop and remove the proxy on {name}"
-            yield Draft(name, f"proxy@{name}", summary, frozenset({name}), {"leave": gone})
+            yield Draft(name, f"proxy@{name}", summary, frozenset({name}), {"leave": [*gone, PROXY_STATES]})
 
 
 def _settle_address(move: Move) -> Iterable[Draft]:

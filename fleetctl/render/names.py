@@ -10,6 +10,7 @@ BIN_FOLDER = "/etc/fleetctl/bin"
 SECRETS_FOLDER = "/etc/fleetctl/secrets"
 PROXY_FOLDER = "/etc/fleetctl/proxy"
 PROXY_UNIT = "fleetctl-proxy.service"
+PROXY_STATES = "/var/lib/fleetctl/proxy-servers"
 VRRP_FOLDER = "/etc/fleetctl/vrrp"
 VRRP_UNIT = "fleetctl-vrrp.service"
 

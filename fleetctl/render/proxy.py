@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from fleetctl.render.backends import backends
-from fleetctl.render.names import PROXY_FOLDER, PROXY_UNIT, UNIT_FOLDER, VRRP_UNIT
+from fleetctl.render.names import PROXY_FOLDER, PROXY_STATES, PROXY_UNIT, UNIT_FOLDER, VRRP_UNIT
 from fleetctl.render.ports import EVERY_ADDRESS
 from fleetctl.render.proxy_errors import ERRORS, error_body, error_page
 from fleetctl.render.release import Backend, File, Floating, ProxyConfig
@@ -104,6 +104,7 @@ def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
         box=box,
         admin_socket=config.admin_socket,
         run_folder=PurePosixPath(config.admin_socket).parent,
+        states=PROXY_STATES,
         maxconn=MAXCONN,
         binds=_binds(config, box),
         certificate=None if config.certificate is None else _quoted(config.certificate),

@@ -153,6 +153,24 @@ def test_a_haproxy_that_hangs_loses_the_address(moving: Moving) -> None:
     assert holders(moving) == [OTHER[before]]
 
 
+def test_a_drained_box_stays_drained_when_the_proxies_start_again(moving: Moving) -> None:
+    be_on_two(moving)
+    text = two_proxies(moving)
+    assert moving.run("drain", "box2", "--yes", text=text).rc == 0
+    for box in BOXES:
+        moving.sh(box, f"systemctl kill -s KILL {PROXY}")
+    eventually(lambda: len(holders(moving)) == 1 and all(moving.unit(b, PROXY)[0] == "active" for b in BOXES))
+    for _ in range(3):  # health checks have gone well meanwhile
+        seen = moving.status(text)
+        assert [engine["server"] for engine in seen["engines"]] == ["up", "drained"], seen
+        time.sleep(0.5)
+    eventually(lambda: healthy(moving))
+    back = moving.run("undrain", "box2", "--yes", text=text)
+    assert back.rc == 0, back
+    assert [engine["server"] for engine in moving.status(text)["engines"]] == ["up", "up"]
+    assert moving.sh("box1", "grep -c standin /var/lib/fleetctl/proxy-servers").strip() == "0"
+
+
 @pytest.mark.parametrize("words", [["restart"], ["cutover", "--to", "split"], ["cutover", "--to", "replicas"]])
 def test_moves_act_on_both_proxies_and_lose_nothing(moving: Moving, words: list[str]) -> None:
     if words == ["restart"]:

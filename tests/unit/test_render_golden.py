@@ -103,5 +103,7 @@ def test_haproxy_takes_every_configuration_without_knowing_a_name(fleet: str, la
         text=True,
         check=False,
     )
-    unexpected = [line for line in done.stderr.splitlines() if "could not resolve" not in line]
+    # Names, and the states of servers, are not known before a box has been in use.
+    usual = ("could not resolve", "Can't open global server state file", "[NOTICE]")
+    unexpected = [line for line in done.stderr.splitlines() if not any(words in line for words in usual)]
     assert (done.returncode, unexpected) == (0, [])
