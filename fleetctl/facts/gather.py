@@ -22,6 +22,7 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
     releases = list(releases)
     paths: set[str] = set()
     ports: set[int] = set()
+    floating: set[str] = set()
     for release in releases:
         for engine, _ in release.ranks_on(box):
             paths.update(path for path in (engine.binary, engine.weights) if path and path.startswith("/"))
@@ -31,6 +32,7 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
         if proxy and box in proxy.boxes:
             ports.add(proxy.port)
             wanted |= {proxy.unit} | ({proxy.vrrp_unit} if proxy.floating else set())
+            floating |= {proxy.floating.address} if proxy.floating else set()
     units = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
     return {
         "foreign": sorted(units),
@@ -38,6 +40,7 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
         "paths": sorted(paths),
         "ports": sorted(ports),
         "socket_path": ADMIN_SOCKET,
+        "floating_addresses": sorted(floating),
     }
 
 

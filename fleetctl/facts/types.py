@@ -200,6 +200,7 @@ class BoxFacts(Seen):
     keepalived: str | None = None
     vrrp: VrrpFacts | None = None
     addresses: tuple[str, ...] = ()
+    answering: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
     def digest(self) -> str:

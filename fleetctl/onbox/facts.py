@@ -94,11 +94,12 @@ def facts(
     ports: List[int],
     socket_path: str,
     secrets: Optional[Dict[str, Dict[str, str]]] = None,
+    floating_addresses: Optional[List[str]] = None,
 ) -> Dict[str, Any]:
     """Facts of this box.
 
     ``foreign`` are superseded units, ``units`` those that a layout wants, ``paths`` programs and weights.
-    ``secrets`` are files to be compared as `state.stale` does.
+    ``secrets`` are files to be compared as `state.stale` does, ``floating_addresses`` those that no machine may have.
     """
     now = kept.current_facts()
     current = now["generation"]
@@ -134,4 +135,5 @@ def facts(
         "keepalived": shutil.which("keepalived", path=PROGRAMS),
         "vrrp": floating.foreign_vrrp(call),
         "addresses": floating.addresses(call),
+        "answering": floating.answering(call, floating_addresses or []),
     }

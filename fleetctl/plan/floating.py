@@ -35,6 +35,12 @@ def floating_refusals(target: Release, observed: Observed) -> Iterable[str]:
                 f"{box}: its own keepalived.service has {address} in its configuration: take it out there, or write "
                 "another address under floating:"
             )
+    taken = {observed[box].answering.get(address) for box in proxy.boxes} - {None}
+    if taken and not holders(proxy, observed):
+        yield (
+            f"{', '.join(proxy.boxes)}: a machine that is not of this fleet has the floating address {address} "
+            f"(hardware address {taken.pop()}): take it off there, or write another one under floating:"
+        )
     for box in holders(proxy, observed):
         if box not in proxy.boxes:
             yield f"{box}: it has the floating address {address} for itself: take it off there, or write another one"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,9 +58,12 @@ def healthy(moving: Moving) -> bool:
     return (seen["exit"], seen["problems"]) == (0, [])
 
 
-async def under_load(moving: Moving, act: Callable[[str], Any]) -> tuple[Told, str, float]:
-    """Something happens to the box that has the address while clients ask: what they saw, where the address is then,
-    and how long it took to get there in seconds."""
+async def under_load(moving: Moving, act: Callable[[str], Any], calm: float = 1.0) -> tuple[Told, str, float]:
+    """Something happens to the box that has the address while clients ask.
+
+    Returns what they saw, where the address is then, and how many seconds it took to get there. Afterwards nothing may
+    disturb them for ``calm`` seconds.
+    """
     async with retrying_load(url(moving), ASK) as told:
         while told.requests < 100:
             await asyncio.sleep(0.1)
@@ -73,13 +77,24 @@ async def under_load(moving: Moving, act: Callable[[str], Any]) -> tuple[Told, s
         await doing
         await asyncio.sleep(2)  # whatever was refused or cut has been asked again
         disturbed = (told.retried, len(told.broken))
-        await asyncio.sleep(5)
+        await asyncio.sleep(calm)
         assert (told.retried, len(told.broken)) == disturbed, "a second interruption"
     return told, other, moved
 
 
 def told_of(what: str, told: Told, moved: float) -> None:
     print(f"\n{what}: address moved after {moved:.2f} s; {told}")
+
+
+def test_an_address_that_another_machine_has_is_not_taken(moving: Moving) -> None:
+    moving.be_in("replicas")
+    bridge = moving.lab.bridge.name
+    subprocess.run(["ip", "address", "add", f"{address(moving)}/32", "dev", bridge], check=True)
+    try:
+        refused = moving.run("apply", "--yes", text=two_proxies(moving))
+    finally:
+        subprocess.run(["ip", "address", "delete", f"{address(moving)}/32", "dev", bridge], check=True)
+    assert (refused.rc, "not of this fleet has the floating address" in refused.said) == (5, True), refused
 
 
 def test_the_second_proxy_and_the_address_come_with_an_apply_and_go_with_an_undo(moving: Moving) -> None:
@@ -107,7 +122,7 @@ def test_the_second_proxy_and_the_address_come_with_an_apply_and_go_with_an_undo
 
 def test_a_reboot_of_the_box_with_the_address_is_waited_for_and_its_return_is_not_noticed(moving: Moving) -> None:
     be_on_two(moving)
-    told, now, moved = asyncio.run(under_load(moving, moving.lab.reboot))
+    told, now, moved = asyncio.run(under_load(moving, moving.lab.reboot, calm=5))
     told_of("rebooted", told, moved)
     assert told.failed == []
     assert told.longest < told.usual + 10  # 1.1 s where nothing else runs

@@ -111,6 +111,10 @@ def test_a_unit_of_the_address_that_is_down_or_not_enabled_is_brought_back() -> 
         ({"addresses": ["192.0.2.1"]}, "b: it does not have the address 10.0.0.2 that fleet.yaml says"),
         ({"vrrp": {"router_ids": [7, 51]}}, "b: its own keepalived.service has virtual_router_id 51 too"),
         ({"vrrp": {"addresses": ["10.0.0.50"]}}, "b: its own keepalived.service has 10.0.0.50 in its configuration"),
+        (
+            {"answering": {"10.0.0.50": "02:00:00:00:00:01"}},
+            "a machine that is not of this fleet has the floating address",
+        ),
         ({"ports": {8080: process(unit_name="nginx.service")}}, "b: port 8080 for the proxy is taken by"),
         ({"units": {PROXY: unit(fragment=f"/etc/systemd/system/{PROXY}")}}, f"b: there is a unit {PROXY}"),
         ({"units": {VRRP: unit(fragment=f"/etc/systemd/system/{VRRP}")}}, f"b: there is a unit {VRRP}"),
@@ -126,6 +130,11 @@ def test_what_stands_in_the_way_of_a_second_proxy_is_said(more: dict[str, Any], 
 def test_a_keepalived_of_the_box_for_something_else_is_in_nobodys_way() -> None:
     other = {"vrrp": {"router_ids": [7], "addresses": ["10.0.0.60"]}}
     assert plan(BEFORE, TWO, boxes_in(BEFORE, None, b=other), generation=1).steps
+
+
+def test_the_box_that_has_the_address_may_say_so() -> None:
+    seen = boxes_in(TWO, 1, b={"answering": {"10.0.0.50": "02:00:00:00:00:01"}})
+    assert plan(TWO, SPLIT_TWO, seen).steps
 
 
 def problems(**more: Any) -> list[str]:
