@@ -189,7 +189,7 @@ class Tls(Part):
     """HTTPS at the proxy, with the operator's own certificate. Clients speak HTTP/2 or HTTP/1.1 over TLS 1.2 or 1.3."""
 
     certificate: str = Field(
-        description="path on the proxy's box of a PEM file with certificate, chain and private key; "
+        description="path, on every box of the proxy, of a PEM file with certificate, chain and private key; "
         "after a renewal: systemctl reload fleetctl-proxy"
     )
 
