@@ -120,7 +120,7 @@ class Mover:
     def _locked(self, *releases: Release) -> Iterator[Look]:
         """Hold the fleet's lock and look; Ctrl-C stops the move in order, a second one leaves it as it is."""
         subject = self._subject
-        lead = subject.fleet.proxy.box
+        lead = subject.fleet.proxy.lead
         lock = FleetLock(
             subject.boxes,
             lead,

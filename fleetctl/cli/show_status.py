@@ -29,6 +29,9 @@ def show_status(found: Assessment, out: Console) -> None:
         out.print(table)
         if found.waiting:
             out.print(f"{found.waiting} requests wait in the proxy's shared queue")
+    if found.address is not None:
+        where = f"on [bold]{escape(', '.join(found.address_on))}[/]" if found.address_on else "[red]on no box[/]"
+        out.print(f"clients use {escape(found.address)}, which is {where}")
     for box, available in found.available.items():
         out.print(f"[dim]{escape(box)}: {gib(available)} available[/]")
     if found.lock is not None:

@@ -40,7 +40,7 @@ def status(
             if facts.lock is not None and is_gone(facts.lock.owner):  # a process of this machine that has ended
                 lock = facts.lock.model_copy(update={"connected": False})
                 observed[name] = facts.model_copy(update={"lock": lock})
-        found = assess(observed, subject.fleet.proxy.box, subject.fleet.fleet, away)
+        found = assess(observed, subject.fleet.proxy.lead, subject.fleet.fleet, away)
     if json:
         plain = {
             key: value.model_dump() if hasattr(value, "model_dump") else value for key, value in asdict(found).items()

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleetctl.errors import FleetError
-from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, lead_of, open_move
-from fleetctl.plan.difference import PROXY_UNIT, compare, description_of, engine_name
+from fleetctl.facts.proxies import holders, running_proxies, seen_of
+from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, ServerFacts, lead_of, open_move
+from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
 from fleetctl.plan.firewall import problems as firewall_problems
 from fleetctl.remote.errors import OpFailed
-from fleetctl.render.release import Engine, Release
+from fleetctl.render.release import Engine, ProxyConfig, Release
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class Assessment:
     previous: int | None
     engines: list[EngineState] = field(default_factory=list)
     waiting: int = 0
+    address: str | None = None
+    """The floating address, where the proxy has one."""
+    address_on: list[str] = field(default_factory=list)
+    """Boxes that have it: one, when all is well."""
     available: dict[str, int] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)
     lock: Lock | None = None
@@ -88,10 +93,12 @@ def assess(
         return found
     for engine in release.engines:
         found.engines.append(_engine(engine, release, observed))
-    proxy = _proxy(release, observed)
-    if proxy is not None:
-        found.waiting = sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
-        found.notes += _bridge(release, proxy)
+    for proxy in running_proxies(release.proxy, observed).values():
+        found.waiting += sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
+        found.notes += [note for note in _bridge(release, proxy) if note not in found.notes]
+    if release.proxy and release.proxy.floating:
+        found.address = release.proxy.floating.address
+        found.address_on = holders(release.proxy, observed)
     if not found.under_way():
         found.problems += _problems(release, observed, facts.generation)
     return found
@@ -126,12 +133,6 @@ def _newest(observed: Observed) -> BoxFacts:
     return max(observed.values(), key=lambda facts: facts.generation or 0)
 
 
-def _proxy(release: Release, observed: Observed) -> ProxyFacts | None:
-    """What was seen of the running proxy."""
-    box = observed.get(release.proxy.box) if release.proxy else None
-    return box.proxy if box else None
-
-
 def _bridge(release: Release, proxy: ProxyFacts) -> list[str]:
     """What there is to say of the bridge: it is at work, or would not be there when it is needed."""
     bridge = release.proxy.bridge if release.proxy else None
@@ -159,18 +160,25 @@ def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState
             states.append("another build")
         else:
             states.append("loading" if unit.active == "activating" and unit.sub != "auto-restart" else unit.active)
-    proxy = _proxy(release, observed)
-    server = proxy.servers.get(f"{engine.backend}/{engine.server}") if proxy else None
-    drained = _drained(engine, observed)
+    seen = seen_of(f"{engine.backend}/{engine.server}", release.proxy, observed)
     worst = next((state for state in states if state != "active"), "active")
     return EngineState(
         id=engine.id,
         boxes=tuple(rank.box for rank in engine.ranks),
         state=worst,
-        server="unknown" if server is None else "up" if server.up else "drained" if drained else server.status,
-        running=server.running if server else 0,
-        queued=server.queued if server else 0,
+        server=_server(seen, drained=_drained(engine, observed)),
+        running=sum(server.running for server in seen.values()),
+        queued=sum(server.queued for server in seen.values()),
     )
+
+
+def _server(seen: Mapping[str, ServerFacts], *, drained: bool) -> str:
+    """What the proxies say of an engine, in a word where they agree."""
+    words = {box: "up" if s.up else "drained" if drained else s.status for box, s in seen.items()}
+    told = set(words.values())
+    if len(told) > 1:
+        return ", ".join(f"{word} on {box}" for box, word in words.items())
+    return next(iter(told), "unknown")
 
 
 def _drained(engine: Engine, observed: Observed) -> bool:
@@ -199,7 +207,9 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
         if engine.id in starting:
             found.append(f"{engine.id} does not run as the layout wants it")
         elif seen.proxy and not _drained(engine, observed):
-            found.append(f"{engine.id} runs, but the proxy sends it no requests")
+            found.append(
+                f"{engine.id} runs, but the proxy{_where_not(engine, seen.proxy, observed)} sends it no requests"
+            )
     opened = {engine.id for engine in difference.open}
     for engine in seen.engines:
         if engine.id not in opened and seen.proxy and _drained(engine, observed):
@@ -207,12 +217,39 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
     away = {f"{engine.backend}/{engine.server}" for engine in unseen}
     closed = [name for name in difference.close if name not in away]
     found += [f"the proxy sends requests to {name}, which is not of this layout" for name in closed]
-    if seen.proxy:
-        proxy = observed[seen.proxy.box].proxy
+    for name in seen.proxy.boxes if seen.proxy else ():
+        proxy = observed[name].proxy
         if proxy is None:
-            found.append(f"{seen.proxy.box}: the proxy ({PROXY_UNIT}) does not run")
+            found.append(f"{name}: the proxy ({PROXY_UNIT}) does not run")
         elif proxy.description != description_of(release):
-            found.append(f"{seen.proxy.box}: the proxy does not run the configuration of this layout")
+            found.append(f"{name}: the proxy does not run the configuration of this layout")
+    return found + _address_problems(release, seen, observed)
+
+
+def _where_not(engine: Engine, proxy: ProxyConfig, observed: Observed) -> str:
+    """`` on BOX`` where the proxy on another box does send an engine requests."""
+    told = seen_of(f"{engine.backend}/{engine.server}", proxy, observed)
+    without = [box for box, server in told.items() if not server.up]
+    return f" on {', '.join(without)}" if 0 < len(without) < len(told) else ""
+
+
+def _address_problems(release: Release, seen: Release, observed: Observed) -> list[str]:
+    """What is wrong with the floating address, and which box would not take it."""
+    if release.proxy is None or release.proxy.floating is None or seen.proxy is None:
+        return []
+    address, found = release.proxy.floating.address, []
+    for box in seen.proxy.boxes:
+        unit = observed[box].units.get(VRRP_UNIT)
+        if unit is None or unit.active != "active":
+            found.append(f"{box}: {VRRP_UNIT} does not run: {address} would not come to this box")
+    on = holders(release.proxy, observed)
+    if len(on) > 1:
+        found.append(
+            f"{', '.join(on)} have the address {address} at the same time: they do not hear each other "
+            "(VRRP is IP protocol 112; is it let through?)"
+        )
+    elif not on and seen.proxy.boxes == release.proxy.boxes:
+        found.append(f"no box has the address {address}: clients reach nothing there")
     return found
 
 
@@ -220,7 +257,8 @@ def _seen(release: Release, observed: Observed) -> tuple[Release, list[Engine]]:
     """The part of a release that can be compared, and the engines that cannot: a box of theirs was not seen."""
     seen = [engine for engine in release.engines if all(rank.box in observed for rank in engine.ranks)]
     unseen = [engine for engine in release.engines if engine not in seen]
-    proxy = release.proxy if release.proxy and release.proxy.box in observed else None
+    there = tuple(box for box in release.proxy.boxes if box in observed) if release.proxy else ()
+    proxy = release.proxy.model_copy(update={"boxes": there}) if release.proxy and there else None
     return release.model_copy(update={"engines": tuple(seen), "proxy": proxy}), unseen
 
 

@@ -23,16 +23,19 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
     releases = list(releases)
     paths: set[str] = set()
     ports: set[int] = set()
+    floating: set[str] = set()
     for release in releases:
         for engine, _ in release.ranks_on(box):
             paths.update(path for path in (engine.binary, engine.weights) if path and path.startswith("/"))
         ports.update(*(engine.listens for engine, rank in release.ranks_on(box) if rank.rank == 0))
-        if release.proxy and release.proxy.box == box:
-            ports.add(release.proxy.port)
     wanted = {rank.unit for release in releases for _, rank in release.ranks_on(box)}
-    wanted |= {r.proxy.unit for r in releases if r.proxy and r.proxy.box == box}
     guarded = any(release.firewall and box in release.firewall.guarded for release in releases)
     wanted |= {FIREWALL_UNIT} if guarded else set()
+    for proxy in (release.proxy for release in releases):
+        if proxy and box in proxy.boxes:
+            ports.add(proxy.port)
+            wanted |= {proxy.unit} | ({proxy.vrrp_unit} if proxy.floating else set())
+            floating |= {proxy.floating.address} if proxy.floating else set()
     units = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
     return {
         "foreign": sorted(units),
@@ -41,6 +44,7 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
         "ports": sorted(ports),
         "socket_path": ADMIN_SOCKET,
         "firewall_wanted": guarded,
+        "floating_addresses": sorted(floating),
     }
 
 

@@ -111,6 +111,13 @@ class FirewallFacts(Seen):
     tried: bool = False
 
 
+class VrrpFacts(Seen):
+    """The distribution's own keepalived, where it runs or would at boot: router ids and addresses in its files."""
+
+    router_ids: tuple[int, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
 STALE_AFTER = 15.0  # seconds without a heartbeat after which a lock may be taken over on request
 
 
@@ -205,6 +212,10 @@ class BoxFacts(Seen):
     haproxy: str | None = None
     firewall: FirewallFacts | None = None
     nft: str | None = None
+    keepalived: str | None = None
+    vrrp: VrrpFacts | None = None
+    addresses: tuple[str, ...] = ()
+    answering: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
     def digest(self) -> str:

@@ -252,7 +252,7 @@ def client_address(fleet_file: Path) -> tuple[str, str]:
     fleet = load_fleet(fleet_file).fleet
     proxy = fleet.proxy
     name, model = next(iter(fleet.models.items()))
-    return f"http://{proxy.address or fleet.boxes[proxy.box].address}:{proxy.port}", (model.served_as or (name,))[0]
+    return f"http://{fleet.proxy_address}:{proxy.port}", (model.served_as or (name,))[0]
 
 
 @contextmanager

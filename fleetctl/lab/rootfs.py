@@ -29,6 +29,7 @@ PACKAGES: tuple[str, ...] = (
     "sudo",
     "libnuma1",
     "iputils-ping",
+    "keepalived",
     "nftables",
 )
 # Set inside the boxes only: the way to try a sudo that asks.
@@ -52,7 +53,7 @@ MASKED_UNITS: tuple[str, ...] = (
     "modprobe@.service",
 )
 # Installed as tools: fleetctl brings units of its own, so Debian's must not serve or hold a port.
-DISABLED_UNITS: tuple[str, ...] = ("haproxy.service",)
+DISABLED_UNITS: tuple[str, ...] = ("haproxy.service", "keepalived.service")
 
 FILES: dict[str, tuple[int, str]] = {
     "etc/sudoers.d/fleetctl-lab": (

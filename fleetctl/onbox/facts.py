@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import firewall, haproxy, journal, kept, lock, state, waits
+from fleetctl.onbox import firewall, floating, haproxy, journal, kept, lock, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
@@ -95,11 +95,12 @@ def facts(
     socket_path: str,
     secrets: Optional[Dict[str, Dict[str, str]]] = None,
     firewall_wanted: bool = False,
+    floating_addresses: Optional[List[str]] = None,
 ) -> Dict[str, Any]:
     """Facts of this box.
 
     ``foreign`` are superseded units, ``units`` those that a layout wants, ``paths`` programs and weights.
-    ``secrets`` are files to be compared as `state.stale` does.
+    ``secrets`` are files to be compared as `state.stale` does, ``floating_addresses`` those that no machine may have.
     The firewall is looked at where one is wanted, or should be.
     """
     now = kept.current_facts()
@@ -136,4 +137,8 @@ def facts(
         "firewall": firewall.look(call) if guarded else None,
         "nft": firewall.nft(),
         "haproxy": shutil.which("haproxy", path=PROGRAMS),
+        "keepalived": shutil.which("keepalived", path=PROGRAMS),
+        "vrrp": floating.foreign_vrrp(call),
+        "addresses": floating.addresses(call),
+        "answering": floating.answering(call, floating_addresses or []),
     }

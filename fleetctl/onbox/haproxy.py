@@ -1,17 +1,25 @@
 """HAProxy's runtime API, spoken over its root-only Unix socket."""
 
+import contextlib
 import csv
 import io
 import os
 import socket
 import struct
+import threading
 import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from fleetctl.onbox.files import write
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.units import comm_of, unit_of
 
 BRIDGE = "fleetctl_bridge"  # the backend of what is no engine of the fleet
+STATES = "/var/lib/fleetctl/proxy-servers"
+# Bits of srv_admin_state: set at runtime, `disabled` in the configuration, drained at runtime.
+FORCED_MAINT, CONFIGURED_MAINT, FORCED_DRAIN = 0x01, 0x04, 0x08
+
+_one_at_a_time = threading.Lock()  # so that the last look is the one that is written
 
 
 def ask(path: str, command: str, timeout: float = 5) -> str:
@@ -103,6 +111,41 @@ def addresses(path: str, names: List[str]) -> Set[Tuple[str, int]]:
     return {(row["srv_addr"], int(row["srv_port"])) for row in found}
 
 
+def deviating(text: str) -> str:
+    """Of the answer to `show servers state`, the servers that are not as the configuration has them at start-up.
+
+    These were drained, put to rest or opened since. Weights are left out: those belong to prove.lua, which asks anew.
+    """
+    lines = text.splitlines()
+    heads = [line for line in lines if line.startswith("# ")]
+    keys = heads[0][2:].split() if heads else []
+    kept = []
+    for line in lines:
+        row = dict(zip(keys, line.split()))  # noqa: B905 - strict= came with Python 3.10
+        if line.startswith("#") or "srv_admin_state" not in row:
+            continue
+        admin = int(row["srv_admin_state"])
+        if bool(admin & FORCED_MAINT) != bool(admin & CONFIGURED_MAINT) or admin & FORCED_DRAIN:
+            row["srv_uweight"] = row["srv_iweight"]
+            kept.append(" ".join(row.values()))
+    return "\n".join(["1", *heads[:1], *kept]) + "\n"
+
+
+def keep_states(call: Call, path: str) -> None:
+    """Have the servers' states on disk, where HAProxy looks when it starts.
+
+    Then a restart in the middle of a move sends no request to an engine that is stopped or not proven. A full disk must
+    not keep requests held: without the file, a start goes by the configuration.
+    """
+    try:
+        with _one_at_a_time:
+            content = deviating(ask(path, "show servers state"))
+            write(call, [{"path": STATES, "content": content, "mode": 0o600, "private": True}])
+    except OpError:
+        with contextlib.suppress(OSError):
+            os.unlink(STATES)
+
+
 def former_processes(path: str) -> List[int]:
     """Processes of the proxy's unit that an earlier configuration runs in: they end with their last request."""
     current = int(info(path).get("Pid") or 0)
@@ -182,6 +225,7 @@ def proxy_set(call: Call, path: str, states: Dict[str, str], limit: float = 10) 
         now = servers(path)
         wrong = [name for name, state in states.items() if is_up(now.get(name)) != (state == "ready")]
         if not wrong:
+            keep_states(call, path)
             return {"servers": {name: now[name] for name in states}, "at": time.time()}
         if call.cancelled.is_set() or time.monotonic() > deadline:
             raise OpError(

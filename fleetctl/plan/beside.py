@@ -16,8 +16,8 @@ def why_not_beside(source: Release, target: Release, observed: Observed, differe
         return "no layout of fleetctl comes before" if source.layout is None else "no engine starts"
     if source.layout == target.layout:
         return "engines of one layout take each other's place"
-    if source.proxy is None or target.proxy is None or source.proxy.box != target.proxy.box:
-        return "the proxy is not on the same box before and after"
+    if source.proxy is None or target.proxy is None or source.proxy.boxes != target.proxy.boxes:
+        return "the proxy is not on the same boxes before and after"
     for box, lack in difference.boxes.items():
         reason = _away_first(box, lack, observed[box]) or _one_box(box, lack, source, target, observed[box])
         if reason:

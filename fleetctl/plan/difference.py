@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
 from fleetctl.plan.firewall import Work, guards, work_on
-from fleetctl.render.names import FIREWALL_UNIT, secrets_path
-from fleetctl.render.proxy import proxy_files, template_digest
+from fleetctl.render.names import FIREWALL_UNIT, VRRP_FOLDER, secrets_path
+from fleetctl.render.proxy import endpoint, proxy_files, template_digest
 from fleetctl.render.release import Engine, ProxyConfig, Rank, Release, Server
 
 UNIT_FOLDER = "/etc/systemd/system/"
@@ -52,10 +53,15 @@ class Difference:
     close: list[str]
     load: ProxyConfig | None
     settle_proxy: bool
+    load_on: list[str] = field(default_factory=list)
+    """Boxes on which the proxy does not run ``load`` yet."""
+    settle_address: bool = False
 
     def nothing(self) -> bool:
         """The fleet is as the release wants it."""
-        return not (self.start or self.open or self.close or self.load or self.settle_proxy) and not any(
+        return not (
+            self.start or self.open or self.close or self.load or self.settle_proxy or self.settle_address
+        ) and not any(
             box.stop
             or box.supersede
             or box.give_back
@@ -73,7 +79,8 @@ class Difference:
 
 
 PROXY_UNIT = ProxyConfig.model_fields["unit"].default
-NO_ENGINES = (PROXY_UNIT, FIREWALL_UNIT)
+VRRP_UNIT = ProxyConfig.model_fields["vrrp_unit"].default
+NO_ENGINES = (PROXY_UNIT, VRRP_UNIT, FIREWALL_UNIT)
 
 
 def compare(
@@ -89,23 +96,24 @@ def compare(
     """
     restart = _engines_to_start(target, observed, anew)
     boxes = {name: _compare_box(facts, name, source, target, restart, generation) for name, facts in observed.items()}
-    proxy = target.proxy or source.proxy  # where there will be none any more, running requests still finish
-    proxy_facts = observed[proxy.box].proxy if proxy else None
-    running = proxy_facts.servers if proxy_facts else {}
     wanted = {f"{engine.backend}/{engine.server}": engine for engine in target.engines}
     starting = {engine.id for engine in restart}
+    # Proxies that go away count too: until they do, requests come through them.
+    up = servers_up_somewhere(target.proxy, observed) | servers_up_somewhere(source.proxy, observed)
     closed = [
         name
-        for name, server in sorted(running.items())
-        if server.up and (name not in wanted or wanted[name].id in starting) and not name.endswith("/BACKEND")
+        for name in sorted(up)
+        if (name not in wanted or wanted[name].id in starting) and not name.endswith("/BACKEND")
     ]
     opened = [
         engine
         for name, engine in wanted.items()
-        if engine.id in starting or name not in running or not running[name].up
+        if engine.id in starting or (target.proxy is not None and not _up_on_all(name, target.proxy, observed))
     ]
-    load = _transition(source, target, observed)
-    settle = target.proxy is not None and _proxy_unsettled(target, observed, boxes[target.proxy.box])
+    load, load_on = _transition(source, target, observed)
+    settle = target.proxy is not None and any(
+        _proxy_unsettled(target, observed, box, boxes[box]) for box in target.proxy.boxes
+    )
     return Difference(
         boxes=boxes,
         start=restart,
@@ -113,8 +121,24 @@ def compare(
         open=opened,
         close=closed,
         load=load,
-        settle_proxy=settle or load is not None or _proxy_to_leave(target, observed),
+        load_on=load_on,
+        settle_proxy=settle or load is not None or _unit_to_leave(PROXY_UNIT, _proxy_on(target), observed),
+        settle_address=_address_unsettled(target, observed, boxes),
     )
+
+
+def _up_on_all(name: str, proxy: ProxyConfig, observed: Observed) -> bool:
+    """Every box of the proxy sends requests to a server. One whose proxy does not run has to be seen doing so."""
+    seen = [observed[box].proxy for box in proxy.boxes]
+    return all(one is not None and name in one.servers and one.servers[name].up for one in seen)
+
+
+def _proxy_on(target: Release) -> tuple[str, ...]:
+    return target.proxy.boxes if target.proxy else ()
+
+
+def _address_on(target: Release) -> tuple[str, ...]:
+    return target.proxy.boxes if target.proxy and target.proxy.floating else ()
 
 
 def _engines_to_start(target: Release, observed: Observed, anew: Collection[str]) -> list[Engine]:
@@ -150,7 +174,8 @@ def _compare_box(
     }
     kept = {state.engine for unit, state in ours.items() if unit in wanted and unit not in start}
     leftovers = sorted({p.engine for p in facts.processes if p.engine and p.engine not in kept})
-    proxy_here = {target.proxy.unit} if target.proxy and target.proxy.box == box else set()
+    proxy_here = {PROXY_UNIT} if box in _proxy_on(target) else set()
+    proxy_here |= {VRRP_UNIT} if box in _address_on(target) else set()
     at_boot = set(wanted) | proxy_here | ({FIREWALL_UNIT} if guards(target, box) else set())
     superseded = target.superseded.get(box, ())
     source_paths = {file.path for file in source.files.get(box, ())}
@@ -188,8 +213,11 @@ def _files_to_install(facts: BoxFacts, box: str, source: Release, target: Releas
 
 
 def merged_proxy(source: ProxyConfig | None, target: ProxyConfig) -> ProxyConfig:
-    """The proxy during a move: settings of the target, servers of both, those of the source layout enabled."""
-    if source is None or source.box != target.box:
+    """The proxy during a move: settings of the target, servers of both, those of the source layout enabled.
+
+    Where it listened before, it goes on listening until the move is done.
+    """
+    if source is None or not set(source.boxes) & set(target.boxes):
         return target.model_copy(update={"layout": None, "template": template_digest()})
     backends = {backend.name: backend for backend in target.backends}
     for old in source.backends:
@@ -205,10 +233,15 @@ def merged_proxy(source: ProxyConfig | None, target: ProxyConfig) -> ProxyConfig
     return target.model_copy(
         update={
             "layout": source.layout,
+            "former": tuple(sorted(_endpoints(source) - _endpoints(target))),
             "backends": tuple(backends.values()),
             "template": template_digest(),
         }
     )
+
+
+def _endpoints(config: ProxyConfig) -> set[str]:
+    return {endpoint(address, config.port) for address in config.listens}
 
 
 def _as_it_runs(server: Server, running: dict[str, Server]) -> Server:
@@ -216,15 +249,14 @@ def _as_it_runs(server: Server, running: dict[str, Server]) -> Server:
     return running.get(server.name, server)
 
 
-def _transition(source: Release, target: Release, observed: Observed) -> ProxyConfig | None:
-    """The configuration to load before the move, or None when the running one will do."""
+def _transition(source: Release, target: Release, observed: Observed) -> tuple[ProxyConfig | None, list[str]]:
+    """The configuration to load before the move, and on which boxes; None when the running ones will do."""
     if target.proxy is None:
-        return None
-    running = observed[target.proxy.box].proxy
+        return None, []
     during = merged_proxy(source.proxy, target.proxy)
-    if running is not None and running.description == description(during):
-        return None
-    return during
+    running = {box: observed[box].proxy for box in target.proxy.boxes}
+    lacking = [box for box, proxy in running.items() if proxy is None or proxy.description != description(during)]
+    return (during, lacking) if lacking else (None, [])
 
 
 def description(config: ProxyConfig) -> str:
@@ -236,25 +268,37 @@ def description_of(release: Release) -> str | None:
     """What ``show info`` says of a proxy that runs the release's own haproxy.cfg, whichever version rendered it."""
     if release.proxy is None:
         return None
-    for file in release.files.get(release.proxy.box, ()):
+    for file in (file for box in release.proxy.boxes for file in release.files.get(box, ())):
         found = re.search(r"^ *description (fleetctl \S+)$", file.content, re.MULTILINE)
         if found and file.path.endswith("/haproxy.cfg"):
             return found[1]
     return description(release.proxy)
 
 
-def _proxy_unsettled(target: Release, observed: Observed, box: BoxDifference) -> bool:
+def _proxy_unsettled(target: Release, observed: Observed, box: str, difference: BoxDifference) -> bool:
     assert target.proxy is not None
-    running = observed[target.proxy.box].proxy
-    paths = {file.path for file in proxy_files(target.proxy)}
-    return running is None or running.description != description_of(target) or bool(paths & set(box.install))
+    running = observed[box].proxy
+    paths = {file.path for file in proxy_files(target.proxy, box)}
+    return running is None or running.description != description_of(target) or bool(paths & set(difference.install))
 
 
-def _proxy_to_leave(target: Release, observed: Observed) -> bool:
-    """A proxy of ours runs (or would at boot) on a box where the target has none."""
+def _address_unsettled(target: Release, observed: Observed, boxes: dict[str, BoxDifference]) -> bool:
+    """keepalived does not run as it should on a box of the proxy, or still does on another."""
+    for box in _address_on(target):
+        unit = observed[box].units.get(VRRP_UNIT)
+        if unit is None or unit.down or not unit.at_boot or any(is_vrrp(path) for path in boxes[box].install):
+            return True
+    return _unit_to_leave(VRRP_UNIT, _address_on(target), observed)
+
+
+def is_vrrp(path: str) -> bool:
+    """A file of the floating address."""
+    return path.startswith(VRRP_FOLDER + "/") or path == UNIT_FOLDER + VRRP_UNIT
+
+
+def _unit_to_leave(name: str, wanted: Collection[str], observed: Observed) -> bool:
+    """A unit of ours runs (or would at boot) on a box where the target has none."""
     return any(
-        not (target.proxy and target.proxy.box == name)
-        and (unit := facts.units.get(PROXY_UNIT)) is not None
-        and (not unit.down or unit.at_boot)
-        for name, facts in observed.items()
+        box not in wanted and (unit := facts.units.get(name)) is not None and (not unit.down or unit.at_boot)
+        for box, facts in observed.items()
     )

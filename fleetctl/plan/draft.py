@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,8 @@ class Draft:
     summary: str
     lanes: frozenset[str]
     params: dict[str, Any]
+    via: str = ""
+    """Box of the proxy that the step acts on, where there are several for the same target."""
 
 
 def on_box(box: str, summary: str, **params: Any) -> Draft:
@@ -56,3 +59,28 @@ def of_engine(engine: Engine, summary: str, **params: Any) -> Draft:
     """A step about one engine, acting on the box of its head."""
     lanes = frozenset(rank.box for rank in engine.ranks)
     return Draft(engine.head.box, engine.id, summary, lanes, {"engine": engine.id, **params})
+
+
+def proxies_of(move: Move) -> list[str]:
+    """Boxes that have a proxy during the move: those of the target, and those that it leaves and that run one."""
+    stay = list(move.target.proxy.boxes) if move.target.proxy else []
+    before = move.source.proxy.boxes if move.source.proxy else ()
+    return stay + [box for box in before if box not in stay and move.observed[box].proxy is not None]
+
+
+def proxy_draft(
+    move: Move, box: str, target: str, summary: str, lanes: frozenset[str], params: dict[str, Any]
+) -> Draft:
+    """A step on one of the proxies; with a single one its id and its words are about *the* proxy."""
+    if len(proxies_of(move)) == 1:
+        return Draft(box, target, summary, lanes, params)
+    return Draft(box, target, f"{summary} ({box})", lanes, params, via=box)
+
+
+def known_there(move: Move, box: str, names: Iterable[str]) -> list[str]:
+    """Those of the servers that the proxy on a box has. One that goes away keeps the configuration it runs."""
+    load, proxy = move.difference.load, move.observed[box].proxy
+    if load is not None and box in move.difference.load_on:
+        known = {f"{backend.name}/{server.name}" for backend in load.backends for server in backend.servers}
+        return [name for name in names if name in known]
+    return [name for name in names if proxy is not None and name in proxy.servers]

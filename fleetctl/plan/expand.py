@@ -7,11 +7,20 @@ from typing import Any
 
 from fleetctl.facts.types import Observed
 from fleetctl.plan.ahead import have_image, read_ahead, verify_weights
-from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, description, description_of, engine_name
-from fleetctl.plan.draft import Draft, Move, of_engine, on_box
+from fleetctl.plan.difference import (
+    PROXY_UNIT,
+    UNIT_FOLDER,
+    VRRP_UNIT,
+    description,
+    description_of,
+    engine_name,
+    is_vrrp,
+)
+from fleetctl.plan.draft import Draft, Move, known_there, of_engine, on_box, proxies_of, proxy_draft
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
 from fleetctl.plan.types import PlannedStep
+from fleetctl.render.names import PROXY_STATES
 from fleetctl.render.release import Engine
 from fleetctl.spec.units import gib, parse_duration, seconds
 
@@ -40,25 +49,28 @@ def _verify_release(move: Move) -> Iterable[Draft]:
         units = [path for path in box.install if path.startswith(UNIT_FOLDER)]
         if box.install:
             config = next((path for path in box.install if path.endswith("/haproxy.cfg")), None)
+            vrrp = next((path for path in box.install if is_vrrp(path) and path.endswith(".conf")), None)
             yield on_box(
                 name,
-                f"systemd and HAProxy accept the files for {name}",
+                f"systemd{', HAProxy and keepalived' if vrrp else ' and HAProxy'} accept the files for {name}",
                 generation=move.generation,
                 units=units,
                 config=config,
+                **({"vrrp": vrrp} if vrrp else {}),
             )
 
 
 def _load_proxy(move: Move) -> Iterable[Draft]:
     config = move.difference.load
-    if config is not None:
-        running = move.observed[config.box].proxy is not None
-        word = "reload" if running else "start"
-        yield Draft(
-            config.box,
+    for box in move.difference.load_on if config is not None else ():
+        assert config is not None
+        word = "start" if move.observed[box].proxy is None else "reload"
+        yield proxy_draft(
+            move,
+            box,
             "proxy",
             f"{word} the proxy with the servers of both layouts",
-            frozenset({config.box}),
+            frozenset({box}),
             {
                 "config": config.model_dump(mode="json"),
                 "description": description(config),
@@ -68,16 +80,17 @@ def _load_proxy(move: Move) -> Iterable[Draft]:
 
 
 def _hold(move: Move) -> Iterable[Draft]:
-    proxy = move.target.proxy or move.source.proxy
-    if proxy and move.difference.close:
-        names = move.difference.close
-        yield Draft(
-            proxy.box,
-            "proxy",
-            f"{_fate_of_new_requests(move)}: drain {', '.join(names)}",
-            frozenset({PROXY_LANE}),
-            {"servers": names},
-        )
+    for box in proxies_of(move) if move.difference.close else ():
+        names = known_there(move, box, move.difference.close)
+        if names:
+            yield proxy_draft(
+                move,
+                box,
+                "proxy",
+                f"{_fate_of_new_requests(move)}: drain {', '.join(names)}",
+                frozenset({PROXY_LANE}),
+                {"servers": names},
+            )
 
 
 def _fate_of_new_requests(move: Move) -> str:
@@ -87,15 +100,17 @@ def _fate_of_new_requests(move: Move) -> str:
 
 
 def _drain(move: Move, then: str = "maint") -> Iterable[Draft]:
-    proxy = move.target.proxy or move.source.proxy
-    if proxy and move.difference.close:
-        yield Draft(
-            proxy.box,
-            "proxy",
-            f"running requests finish (at most {seconds(move.patience)})",
-            frozenset({PROXY_LANE}),
-            {"servers": move.difference.close, "limit": move.patience, "then": then},
-        )
+    for box in proxies_of(move) if move.difference.close else ():
+        names = known_there(move, box, move.difference.close)
+        if names:
+            yield proxy_draft(
+                move,
+                box,
+                "proxy",
+                f"running requests finish (at most {seconds(move.patience)})",
+                frozenset({PROXY_LANE}),
+                {"servers": names, "limit": move.patience, "then": then},
+            )
 
 
 def _mark_drained(move: Move) -> Iterable[Draft]:
@@ -186,7 +201,7 @@ def _proxy_paths(paths: Iterable[str], unit: str) -> list[str]:
 def _install_files(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         proxy = _proxy_paths(box.install, PROXY_UNIT)
-        install = [path for path in apart(box.install) if path not in proxy]
+        install = [path for path in apart(box.install) if path not in proxy and not is_vrrp(path)]
         if install:
             yield on_box(
                 name,
@@ -199,7 +214,7 @@ def _install_files(move: Move) -> Iterable[Draft]:
 def _remove_files(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         proxy = _proxy_paths(box.remove, PROXY_UNIT)
-        remove = [path for path in apart(box.remove) if path not in proxy]
+        remove = [path for path in apart(box.remove) if path not in proxy and not is_vrrp(path)]
         if remove:
             yield on_box(name, f"remove {_count(remove, 'file')} of the old layout on {name}", remove=remove)
 
@@ -253,14 +268,16 @@ def _gate(move: Move) -> Iterable[Draft]:
 
 
 def _open(move: Move) -> Iterable[Draft]:
-    proxy = move.target.proxy
-    if proxy is None:
+    if move.target.proxy is None:
         return
-    for engine in move.difference.open:
+    for engine, box in ((engine, box) for engine in move.difference.open for box in proxies_of(move)):
         lanes = frozenset(rank.box for rank in engine.ranks)
         name = f"{engine.backend}/{engine.server}"
-        yield Draft(
-            proxy.box,
+        if not known_there(move, box, [name]):
+            continue
+        yield proxy_draft(
+            move,
+            box,
             engine.id,
             f"the proxy sends requests to {name}",
             lanes,
@@ -284,13 +301,15 @@ def _recheck_superseded(move: Move) -> Iterable[Draft]:
 
 def _enable_units(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
-        if box.enable or box.disable:
+        # The unit of the floating address comes, is enabled and goes together with its files.
+        enable, disable = ([unit for unit in units if unit != VRRP_UNIT] for units in (box.enable, box.disable))
+        if enable or disable:
             starts = sorted(unit for unit in box.at_boot)
             yield on_box(
                 name,
                 f"a reboot of {name} starts {', '.join(starts) or 'nothing of fleetctl'}",
-                enable=box.enable,
-                disable=box.disable,
+                enable=enable,
+                disable=disable,
             )
 
 
@@ -300,7 +319,7 @@ def _settle_proxy(move: Move) -> Iterable[Draft]:
     proxy = move.target.proxy
     for name, box in move.difference.boxes.items():
         gone = _proxy_paths(box.remove, PROXY_UNIT)
-        if proxy is not None and proxy.box == name:
+        if proxy is not None and name in proxy.boxes:
             paths = _proxy_paths((file.path for file in move.target.files.get(name, ())), PROXY_UNIT)
             yield Draft(
                 name,
@@ -316,7 +335,22 @@ def _settle_proxy(move: Move) -> Iterable[Draft]:
             )
         elif gone:
             summary = f"stop and remove the proxy on {name}"
-            yield Draft(name, f"proxy@{name}", summary, frozenset({name}), {"leave": gone})
+            yield Draft(name, f"proxy@{name}", summary, frozenset({name}), {"leave": [*gone, PROXY_STATES]})
+
+
+def _settle_address(move: Move) -> Iterable[Draft]:
+    if not move.difference.settle_address:
+        return
+    proxy = move.target.proxy
+    for name, box in move.difference.boxes.items():
+        gone = [path for path in box.remove if is_vrrp(path)]
+        target, lanes = f"address@{name}", frozenset({name})
+        if proxy is not None and proxy.floating is not None and name in proxy.boxes:
+            paths = [file.path for file in move.target.files.get(name, ()) if is_vrrp(file.path)]
+            summary = f"keepalived on {name}: {proxy.floating.address} is on one of {', '.join(proxy.boxes)}"
+            yield Draft(name, target, summary, lanes, {"generation": move.generation, "install": paths})
+        elif gone:
+            yield Draft(name, target, f"{name} gives the floating address up", lanes, {"leave": gone})
 
 
 def _make_current(move: Move) -> Iterable[Draft]:
@@ -352,11 +386,16 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "remove_files": _remove_files,
     "remove_firewall": remove_firewall,
     "settle_proxy": _settle_proxy,
+    "settle_address": _settle_address,
     "make_current": _make_current,
     "mark_drained": _mark_drained,
     "forget_drained": _forget_drained,
 }
 """Every step that a playbook can use."""
+
+
+def _through(target: str, via: str) -> str:
+    return target if not via else f"proxy@{via}" if target == "proxy" else f"{target}/proxy@{via}"
 
 
 def place(
@@ -365,7 +404,7 @@ def place(
     """The draft as a step of a plan; in an engine's turn it is about that engine."""
     target = turn[1].id if turn else draft.target
     return PlannedStep(
-        id=f"{stage}.{kind}.{target}",
+        id=f"{stage}.{kind}.{_through(target, draft.via)}",
         kind=kind,
         stage=stage,
         box=draft.box,

@@ -75,7 +75,7 @@ def to_apply(source: Release, target: Release, box: str) -> dict[str, Any]:
     }
     return {
         "install": list(FIREWALL_PATHS),
-        "callers": sorted({release.proxy.box for release in (source, target) if release.proxy}),
+        "callers": sorted({name for release in (source, target) if release.proxy for name in release.proxy.boxes}),
         "engines": [list(one) for one in sorted(engines)],
         "allowed": [*target.firewall.fleet, *target.firewall.allow],
     }

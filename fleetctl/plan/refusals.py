@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference
 from fleetctl.plan.firewall import is_foreign
+from fleetctl.plan.floating import floating_refusals
+from fleetctl.render.proxy import endpoint
 from fleetctl.render.release import Release
 from fleetctl.spec.units import gib
 
@@ -22,6 +24,7 @@ def refusals(source: Release, target: Release, observed: Observed, difference: D
         *_firewall(observed, difference),
         *_ports(target, observed, difference),
         *_clashes(target, observed, difference),
+        *floating_refusals(target, observed),
         *_room(observed),
     ]
 
@@ -67,8 +70,9 @@ def _programs(target: Release, observed: Observed, difference: Difference) -> It
             weights = paths.get(engine.weights)
             if weights is not None and weights.kind == "missing":
                 yield f"{rank.box}: the weights {engine.weights} of model {engine.model} are not there"
-    if target.proxy and observed[target.proxy.box].haproxy is None:
-        yield f"{target.proxy.box}: HAProxy is not installed: apt-get install haproxy"
+    for box in target.proxy.boxes if target.proxy else ():
+        if observed[box].haproxy is None:
+            yield f"{box}: HAProxy is not installed: apt-get install haproxy"
 
 
 def _firewall(observed: Observed, difference: Difference) -> Iterable[str]:
@@ -93,8 +97,10 @@ def _ports(target: Release, observed: Observed, difference: Difference) -> Itera
     wanted: dict[str, dict[int, str]] = {name: {} for name in observed}
     for engine in difference.start:
         wanted[engine.head.box].update(engine.listens)
-    if target.proxy:
-        wanted[target.proxy.box][target.proxy.port] = "the proxy"
+    proxy = target.proxy
+    for box in proxy.boxes if proxy else ():
+        assert proxy is not None
+        wanted[box][proxy.port] = "the proxy"
     for box, ports in wanted.items():
         for port, purpose in sorted(ports.items()):
             owner = observed[box].ports.get(port)
@@ -112,8 +118,9 @@ def _ports(target: Release, observed: Observed, difference: Difference) -> Itera
 def _clashes(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
     for box, facts in observed.items():
         wanted = {rank.unit: "rename the layout or the model, or remove" for _, rank in target.ranks_on(box)}
-        if target.proxy and target.proxy.box == box:
+        if target.proxy and box in target.proxy.boxes:
             wanted[target.proxy.unit] = "remove"
+            wanted |= {target.proxy.vrrp_unit: "remove"} if target.proxy.floating else {}
         for name, way_out in wanted.items():
             unit = facts.units.get(name)
             if unit and unit.fragment and name not in facts.ours:
@@ -150,11 +157,7 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
     if len(generations) > 1:
         told = ", ".join(f"{box} {facts.generation}" for box, facts in observed.items())
         found.append(f"the boxes are not in the same generation ({told}); the move brings them together")
-    if source.proxy and target.proxy and source.proxy.box != target.proxy.box:
-        found.append(
-            f"the proxy moves from {source.proxy.box} to {target.proxy.box}: requests to the old address are not held"
-        )
-    return found + _leaving(target)
+    return found + _new_place(source, target) + _leaving(target)
 
 
 def _leaving(target: Release) -> list[str]:
@@ -164,3 +167,20 @@ def _leaving(target: Release) -> list[str]:
         return []
     plain = "" if bridge.tls else ", unencrypted" + (", and its key with them" if bridge.api_key else "")
     return [f"while no engine is up, prompts leave the fleet: they go to {bridge.name} (the proxy's bridge){plain}"]
+
+
+def _new_place(source: Release, target: Release) -> list[str]:
+    """What clients have to know of a proxy that moves."""
+    before, after = source.proxy, target.proxy
+    if before is None or after is None:
+        return []
+    if not set(before.boxes) & set(after.boxes):
+        there, here = ", ".join(before.boxes), ", ".join(after.boxes)
+        return [f"the proxy moves from {there} to {here}: requests to the old address are not held"]
+    lost = sorted(before.listens - after.listens)
+    if lost or before.port != after.port:
+        gone = ", ".join(endpoint(address, before.port) for address in lost or sorted(before.listens))
+        return [
+            f"{gone} is not answered any more once the move is done: clients use {endpoint(after.address, after.port)}"
+        ]
+    return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fleetctl.facts.proxies import servers_up, servers_up_somewhere
 from fleetctl.facts.types import Observed
 from fleetctl.plan.difference import UNIT_FOLDER, BoxDifference, Difference
 from fleetctl.render.names import BIN_FOLDER, secrets_path
@@ -14,7 +15,7 @@ def why_not_one_at_a_time(source: Release, target: Release, observed: Observed, 
     """What keeps the engines that start from doing so one after the other; None when nothing does."""
     if source.layout != target.layout:
         return f"{source.layout or 'what runs now'} and {target.layout or 'what comes'} are different layouts"
-    if source.proxy is None or target.proxy is None or source.proxy.box != target.proxy.box:
+    if source.proxy is None or target.proxy is None or not set(source.proxy.boxes) & set(target.proxy.boxes):
         return "the proxy is not on the same box before and after"
     for engine in difference.start:
         if engine.kind == "split":
@@ -32,20 +33,17 @@ def why_not_one_at_a_time(source: Release, target: Release, observed: Observed, 
 def _another(engine: Engine, target: Release, observed: Observed, difference: Difference) -> bool:
     """A copy that takes requests during the turn of this one: it does now, or it has its turn earlier."""
     in_rotation = set(_in_rotation(target, observed))
-    mine = engine.id not in in_rotation  # not in rotation itself: nobody misses it
+    somewhere = servers_up_somewhere(target.proxy, observed)
+    mine = f"{engine.backend}/{engine.server}" not in somewhere  # not in rotation itself: nobody misses it
     others = [other for other in target.engines if other.model == engine.model and other.id != engine.id]
     coming = {other.id for other in difference.open} - in_rotation
     return bool(others) and (mine or any(other.id in in_rotation or other.id in coming for other in others))
 
 
 def _in_rotation(target: Release, observed: Observed) -> list[str]:
-    proxy = observed[target.proxy.box].proxy if target.proxy else None
-    servers = proxy.servers if proxy else {}
-    return [
-        engine.id
-        for engine in target.engines
-        if (server := servers.get(f"{engine.backend}/{engine.server}")) is not None and server.up
-    ]
+    """Engines that get requests wherever the proxy runs."""
+    up = servers_up(target.proxy, observed)
+    return [engine.id for engine in target.engines if f"{engine.backend}/{engine.server}" in up]
 
 
 def turns(target: Release, observed: Observed, difference: Difference) -> list[tuple[Engine, Difference]]:

@@ -11,6 +11,7 @@ from fleetctl.errors import SpecError
 from fleetctl.render.backends import backend_of
 from fleetctl.render.engine import Place, concurrency, render_rank
 from fleetctl.render.firewall import firewall_files, firewall_of
+from fleetctl.render.floating import vrrp_files
 from fleetctl.render.launch import binary
 from fleetctl.render.names import check_names, server_name
 from fleetctl.render.ports import check_ports, engine_ports
@@ -44,7 +45,9 @@ def render_layout(
                 files.setdefault(box, {}).update((file.path, file) for file in made)
             engines.append(_engine(fleet, layout, model, tuple(ranks)))
     config = proxy_config(fleet, layout)
-    files.setdefault(config.box, {}).update((file.path, file) for file in proxy_files(config))
+    for box in config.boxes:
+        made = (*proxy_files(config, box), *vrrp_files(config, box))
+        files.setdefault(box, {}).update((file.path, file) for file in made)
     firewall = firewall_of(fleet)
     if firewall is not None:
         for box in firewall.guarded:
@@ -73,7 +76,8 @@ def _check_references(fleet: Fleet, layout: str) -> None:
             raise SpecError(f"{where}: there is no {kind} {name}", hint=hint)
 
     known("layout", layout, fleet.layouts, f"fleet {fleet.fleet}")
-    known("box", fleet.proxy.box, fleet.boxes, "proxy")
+    for box in fleet.proxy.on:
+        known("box", box, fleet.boxes, "proxy")
     for name, models in fleet.layouts.items():
         for model, placement in models.items():
             known("model", model, fleet.models, f"layout {name}")

@@ -12,6 +12,9 @@ PROXY_FOLDER = "/etc/fleetctl/proxy"
 PROXY_UNIT = "fleetctl-proxy.service"
 FIREWALL_UNIT = "fleetctl-firewall.service"
 FIREWALL_FILE = "/etc/fleetctl/firewall.nft"
+PROXY_STATES = "/var/lib/fleetctl/proxy-servers"
+VRRP_FOLDER = "/etc/fleetctl/vrrp"
+VRRP_UNIT = "fleetctl-vrrp.service"
 
 
 def engine_unit(layout: str, model: str) -> str:

@@ -68,14 +68,11 @@ def check_ports(fleet: Fleet, layout: str) -> None:
                 raise SpecError(f"port {port} on {box} is wanted by {other} and by {who}", hint=f"change {key}")
         taken.setdefault((box, port), []).append((address, who))
 
-    proxy_box = fleet.boxes[fleet.proxy.box]
-    take(
-        fleet.proxy.box,
-        fleet.proxy.port,
-        fleet.proxy.address or proxy_box.address,
-        "the proxy",
-        "port: of proxy:",
-    )
+    proxy = fleet.proxy
+    for box in proxy.on:
+        own = fleet.boxes[box].address
+        for address in dict.fromkeys([fleet.proxy_address, own] if proxy.floating else [proxy.address or own]):
+            take(box, proxy.port, address, "the proxy", "port: of proxy:")
     for model, placement in fleet.layouts[layout].items():
         where = f"model {model} in layout {layout}"
         head = next(iter(placement.boxes))

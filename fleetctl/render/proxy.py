@@ -10,9 +10,10 @@ from pathlib import PurePosixPath
 
 from fleetctl.render.backends import backends
 from fleetctl.render.bridge import bridge, key_file
-from fleetctl.render.names import PROXY_FOLDER, PROXY_UNIT, UNIT_FOLDER
+from fleetctl.render.names import PROXY_FOLDER, PROXY_STATES, PROXY_UNIT, UNIT_FOLDER, VRRP_UNIT
+from fleetctl.render.ports import EVERY_ADDRESS
 from fleetctl.render.proxy_errors import ERRORS, error_body, error_page
-from fleetctl.render.release import Backend, Bridge, File, ProxyConfig
+from fleetctl.render.release import Backend, Bridge, File, Floating, ProxyConfig
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
@@ -26,16 +27,20 @@ PREFIX_FROM = 2048
 MAXCONN = 4000
 # Seconds that the bridge may say nothing: a long answer that is not streamed takes less, a hung one is left.
 BRIDGE_SILENCE = 300.0
+VRRP_RUN = "/run/fleetctl-vrrp"
 
 
 def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
     """What the proxy has to do in a layout; None: no server is enabled. Raises SpecError for ambiguous names."""
     proxy = fleet.proxy
     return ProxyConfig(
-        box=proxy.box,
+        boxes=proxy.on,
         unit=PROXY_UNIT,
-        address=proxy.address or fleet.boxes[proxy.box].address,
+        address=fleet.proxy_address,
         port=proxy.port,
+        own={box: fleet.boxes[box].address for box in proxy.on} if proxy.floating else {},
+        floating=Floating(**proxy.floating.model_dump()) if proxy.floating else None,
+        vrrp_unit=VRRP_UNIT,
         layout=layout,
         hold=proxy.hold,
         keepalive=proxy.keepalive,
@@ -66,8 +71,12 @@ def template_digest() -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
-    """Unit, configuration, Lua scripts, error pages and (where there are keys) the root-only files of keys."""
+def proxy_files(config: ProxyConfig, box: str | None = None) -> tuple[File, ...]:
+    """Unit, configuration, Lua scripts, error pages and (where there are keys) the root-only files of keys.
+
+    ``box`` is one of those that run the proxy, by default the lead.
+    """
+    box = box or config.lead
     run_folder = PurePosixPath(config.admin_socket).parent
     unit = fill(
         "systemd",
@@ -75,11 +84,13 @@ def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
         config=CONFIG,
         run_folder=run_folder,
         run_name=run_folder.relative_to("/run"),
-        box=config.box,
+        box=box,
+        vrrp_unit=config.vrrp_unit if config.floating else None,
+        vrrp_run=VRRP_RUN,
     )
     files = [
         File(path=f"{UNIT_FOLDER}/{config.unit}", content=unit),
-        File(path=CONFIG, content=haproxy_config(config)),
+        File(path=CONFIG, content=haproxy_config(config, box)),
         *(File(path=f"{PROXY_FOLDER}/{name}", content=root_text("haproxy", name)) for name in SCRIPTS),
     ]
     files += [File(path=f"{PROXY_FOLDER}/{e.status}.http", content=error_page(e)) for e in ERRORS]
@@ -92,8 +103,9 @@ def proxy_files(config: ProxyConfig) -> tuple[File, ...]:
     return (*files, key) if key else tuple(files)
 
 
-def haproxy_config(config: ProxyConfig) -> str:
-    """Text of haproxy.cfg."""
+def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
+    """Text of haproxy.cfg on one of the proxy's boxes, by default the lead."""
+    box = box or config.lead
     several = len(config.backends) > 1
     names = [name for backend in config.backends for name in backend.served_as]
     models = {"object": "list", "data": [{"id": n, "object": "model", "owned_by": "fleetctl"} for n in names]}
@@ -104,11 +116,12 @@ def haproxy_config(config: ProxyConfig) -> str:
         "haproxy",
         "haproxy.cfg.j2",
         fingerprint=config.fingerprint(),
-        box=config.box,
+        box=box,
         admin_socket=config.admin_socket,
         run_folder=PurePosixPath(config.admin_socket).parent,
+        states=PROXY_STATES,
         maxconn=MAXCONN,
-        bind=_endpoint(config.address, config.port),
+        binds=_binds(config, box),
         certificate=None if config.certificate is None else _quoted(config.certificate),
         hold_seconds=f"{config.hold:g}",
         keepalive_seconds=f"{config.keepalive:g}",
@@ -139,6 +152,21 @@ def haproxy_config(config: ProxyConfig) -> str:
     )
 
 
+def _binds(config: ProxyConfig, box: str) -> list[str]:
+    """What to listen on. An address that is not the box's own, or not yet or no longer, is listened on all the same."""
+    own = config.own.get(box)
+    main = endpoint(config.address, config.port)
+    binds = [f"{main} transparent" if config.floating else main]
+    if own is not None:
+        binds.append(endpoint(own, config.port))
+    taken = {bind.split()[0] for bind in binds}
+    for former in config.former:
+        if former not in taken:
+            everywhere = former.rpartition(":")[0].strip("[]") in EVERY_ADDRESS
+            binds.append(former if everywhere else f"{former} transparent")
+    return binds
+
+
 def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
     return {
         "name": backend.name,
@@ -150,7 +178,7 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
         "servers": [
             {
                 "name": server.name,
-                "address": _endpoint(server.address, server.port),
+                "address": endpoint(server.address, server.port),
                 "maxconn": server.maxconn,
                 "disabled": server.layout != config.layout,
             }
@@ -160,7 +188,7 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
 
 
 def _bridge(config: ProxyConfig, bridge: Bridge) -> dict[str, object]:
-    address = _endpoint(bridge.host, bridge.port)
+    address = endpoint(bridge.host, bridge.port)
     host = address.removesuffix(f":{bridge.port}")
     ca = "@system-ca" if bridge.ca is None else _quoted(bridge.ca)
     tls = f" ssl verify required ca-file {ca} sni str({host}) check-sni {host} verifyhost {host}"
@@ -203,7 +231,8 @@ def _is_ip(address: str) -> bool:
     return True
 
 
-def _endpoint(address: str, port: int) -> str:
+def endpoint(address: str, port: int) -> str:
+    """An address and a port as HAProxy wants them."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 

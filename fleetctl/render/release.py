@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fleetctl.render.ports import rendezvous_port
 from fleetctl.spec.fleet import Gates
@@ -139,13 +139,24 @@ class Bridge(Value):
     api_key: Secret | None = None
 
 
+class Floating(Value):
+    """The address of a proxy on several boxes, as VRRP has to know it."""
+
+    address: str
+    router_id: int
+
+
 class ProxyConfig(Value):
     """What the proxy has to do. Which servers are enabled at start-up is decided by ``layout``."""
 
-    box: str
+    boxes: tuple[str, ...] = Field(description="boxes that run it; the first is the lead")
     unit: str = "fleetctl-proxy.service"
-    address: str
+    address: str = Field(description="where clients reach it")
     port: int
+    own: dict[str, str] = Field({}, description="box → its own address, where the proxy there listens too")
+    floating: Floating | None = Field(None, description="how the address gets to one of several boxes")
+    vrrp_unit: str = "fleetctl-vrrp.service"
+    former: tuple[str, ...] = Field((), description="address:port of the proxy before a move, still served during it")
     admin_socket: str = "/run/fleetctl-proxy/admin.sock"
     layout: str | None = Field(description="servers of this layout are enabled when HAProxy starts; None: no server")
     hold: float
@@ -166,6 +177,24 @@ class ProxyConfig(Value):
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")
     bridge: Bridge | None = None
     template: str = Field("", description="digest of the templates that it is rendered with")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_box(cls, value: Any) -> Any:
+        """Releases that an earlier version kept have the one box that there was."""
+        if isinstance(value, dict) and "box" in value:
+            return {**{key: of for key, of in value.items() if key != "box"}, "boxes": (value["box"],)}
+        return value
+
+    @property
+    def lead(self) -> str:
+        """The first of its boxes."""
+        return self.boxes[0]
+
+    @property
+    def listens(self) -> frozenset[str]:
+        """Every address that clients may use."""
+        return frozenset({self.address, *self.own.values()})
 
     def fingerprint(self) -> str:
         """Identity of the configuration but for which servers are enabled; HAProxy carries it as `description`."""
@@ -204,7 +233,7 @@ class Release(Value):
     def boxes(self) -> list[str]:
         """Every box that has a part in the release, in order of name."""
         names = {rank.box for engine in self.engines for rank in engine.ranks} | set(self.files)
-        return sorted(names | set(self.superseded) | ({self.proxy.box} if self.proxy else set()))
+        return sorted(names | set(self.superseded) | set(self.proxy.boxes if self.proxy else ()))
 
     def ranks_on(self, box: str) -> list[tuple[Engine, Rank]]:
         """Engine processes on one box."""

@@ -120,7 +120,7 @@ def plan_cutover(
     target = wanted
     if weights and wanted.layout is not None:
         target = render_layout(fleet, wanted.layout, weights=weights, spec_text=subject.text)
-    lead = lead_of(observed, fleet.proxy.box)
+    lead = lead_of(observed, fleet.proxy.lead)
     source = live_release(observed, lead, fleet.fleet)
     numbers = [number for facts in observed.values() for number in facts.generations]
     current = observed[lead].generation
@@ -181,7 +181,7 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     to go back to.
     """
     observed = seen.observed
-    lead = lead_of(observed, subject.fleet.proxy.box)
+    lead = lead_of(observed, subject.fleet.proxy.lead)
     current = observed[lead].generation
     if current is None and observed[lead].notes:
         raise RefusedError(

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from fleetctl.errors import RefusedError, SpecError
+from fleetctl.facts.proxies import running_proxies, servers_up, servers_up_somewhere
 from fleetctl.facts.types import Observed, lead_of
 from fleetctl.plan.build import build_plan
 from fleetctl.plan.difference import BoxDifference, Difference, compare
@@ -47,7 +48,7 @@ def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -
                 hint=f"fleetctl undrain {box} first",
             )
     anew = {engine.id for engine in chosen}
-    lead = lead_of(seen.observed, subject.fleet.proxy.box)
+    lead = lead_of(seen.observed, subject.fleet.proxy.lead)
     difference = compare(live, live, seen.observed, seen.observed[lead].generation, anew)
     why = why_not_one_at_a_time(live, live, seen.observed, difference)
     book = books("rolling" if why is None else "cutover")
@@ -63,6 +64,7 @@ def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit:
     live = _live(subject, seen)
     engines = _on_box(live, subject, box)
     servers = _servers(live, seen.observed)
+    everywhere = servers_up(live.proxy, seen.observed)
     leaving = {engine.id for engine in engines}
     left = sorted(
         {
@@ -70,7 +72,7 @@ def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit:
             for engine in engines
             if _server(engine) in servers  # one that takes no requests now is missed by nobody
             and not any(
-                other.model == engine.model and other.id not in leaving and _server(other) in servers
+                other.model == engine.model and other.id not in leaving and _server(other) in everywhere
                 for other in live.engines
             )
         }
@@ -95,7 +97,8 @@ def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan
     One that also runs on another drained box stays out until that is back. Raises RefusedError when one does not run.
     """
     live = _live(subject, seen)
-    servers = _servers(live, seen.observed)
+    _servers(live, seen.observed)
+    servers = servers_up(live.proxy, seen.observed)
     away = {name for name, facts in seen.observed.items() if facts.drained is not None and name != box}
     back = [
         engine
@@ -116,7 +119,7 @@ def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan
 
 
 def _live(subject: Subject, seen: Look) -> Release:
-    lead = lead_of(seen.observed, subject.fleet.proxy.box)
+    lead = lead_of(seen.observed, subject.fleet.proxy.lead)
     live = seen.observed[lead].release
     if live is None or live.layout is None or live.proxy is None:
         layout_to_apply(subject, seen.observed)
@@ -158,15 +161,16 @@ def _server(engine: Engine) -> str:
 
 
 def _servers(live: Release, observed: Observed) -> set[str]:
-    """Servers that take requests now. Raises RefusedError when the proxy does not run."""
+    """Servers that take requests now, from any box's proxy. Raises RefusedError where the proxy does not run."""
     assert live.proxy is not None
-    proxy = observed[live.proxy.box].proxy
-    if proxy is None:
+    running = running_proxies(live.proxy, observed)
+    down = [box for box in live.proxy.boxes if box not in running]
+    if down:
         raise RefusedError(
-            f"{live.proxy.box}: the proxy ({live.proxy.unit}) does not run",
+            f"{', '.join(down)}: the proxy ({live.proxy.unit}) does not run",
             hint="fleetctl apply starts it; fleetctl status shows more",
         )
-    return {name for name, server in proxy.servers.items() if server.up}
+    return servers_up_somewhere(live.proxy, observed)
 
 
 def _nothing(live: Release, seen: Look) -> Difference:
@@ -187,7 +191,7 @@ def _on_live(
 ) -> Plan:
     """A plan that stays in the live generation."""
     live = _live(subject, seen)
-    lead = lead_of(seen.observed, subject.fleet.proxy.box)
+    lead = lead_of(seen.observed, subject.fleet.proxy.lead)
     facts = seen.observed[lead]
     meta = facts.generations.get(facts.generation or 0) or {}
     return build_plan(

@@ -87,7 +87,8 @@ class _Walk:
 
     def _part(self, want: type[BaseModel], value: Any, path: Path) -> None:
         if not isinstance(value, dict):
-            out = "take the key out, or " if value is None and path and not required(want) else ""
+            dispensable = not required(want) and not getattr(want, "SHORTEST", ())
+            out = "take the key out, or " if value is None and path and dispensable else ""
             self.say(path, f"{self._is(value, path)}; {out}write {outline(want)}")
             return
         fields = want.model_fields

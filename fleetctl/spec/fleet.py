@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -30,6 +31,9 @@ class Part(BaseModel):
     """Base of every part of fleet.yaml: unknown keys are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    SHORTEST: ClassVar[tuple[str, ...]] = ()
+    """Keys of the shortest form of a part that must have one of several keys."""
 
 
 class Ssh(Part):
@@ -187,7 +191,7 @@ class Tls(Part):
     """HTTPS at the proxy, with the operator's own certificate. Clients speak HTTP/2 or HTTP/1.1 over TLS 1.2 or 1.3."""
 
     certificate: str = Field(
-        description="path on the proxy's box of a PEM file with certificate, chain and private key; "
+        description="path, on every box of the proxy, of a PEM file with certificate, chain and private key; "
         "after a renewal: systemctl reload fleetctl-proxy"
     )
 
@@ -214,11 +218,58 @@ class Bridge(Part):
     )
 
 
+class Floating(Part):
+    """An address that is on one of the proxy's boxes at a time, and moves to another when that one cannot serve."""
+
+    address: str = Field(description="the address, one that no machine has; clients use it")
+    router_id: Annotated[int, Field(ge=1, le=255, strict=True)] = Field(
+        default=51, description="VRRP router id (virtual_router_id), used by nothing else between these boxes"
+    )
+
+
+def wrong_kind(one: bool, several: Sequence[Any] | None, *, floating: bool) -> str | None:
+    """What is wrong with the boxes of a proxy: ``one`` (box:), ``several`` (boxes:), ``floating``; None if nothing."""
+    if one == (several is not None):
+        return "a proxy has either box: or boxes:"
+    if several is not None and len(several) == 1:
+        return "boxes: names two boxes or more; a single one is written box: NAME"
+    if several is not None and not floating:
+        return "several boxes need one address for clients; write floating: {address: …}, one that no machine has"
+    if several is None and floating:
+        return "a floating address is for a proxy on several boxes; write boxes: [a, b] in place of box:"
+    return None
+
+
 class Proxy(Part):
     """The one address that clients use."""
 
-    box: Name = Field(description="box that runs the proxy")
-    address: str | None = Field(default=None, description="address to listen on; default: the box's address")
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "oneOf": [
+                {
+                    "required": ["box"],
+                    "properties": {"box": {"type": "string"}, "floating": {"type": "null"}},
+                },
+                {
+                    "required": ["boxes", "floating"],
+                    "properties": {"boxes": {"type": "array", "minItems": 2}, "floating": {"type": "object"}},
+                },
+            ]
+        },
+    )
+
+    SHORTEST: ClassVar[tuple[str, ...]] = ("box",)
+
+    box: Name | None = Field(default=None, description="box that runs the proxy")
+    boxes: Annotated[tuple[Name, ...], Field(min_length=1)] | None = Field(
+        default=None, description="instead of box: boxes that each run the proxy, with one floating address"
+    )
+    floating: Floating | None = Field(default=None, description="the address of a proxy that runs on several boxes")
+    address: str | None = Field(
+        default=None, description="address to listen on; default: the box's address, or the floating one"
+    )
     port: Port = Field(default=8080, description="port to listen on")
     hold: Duration = Field(default=1200.0, description="how long a request waits while no engine is up, before a 503")
     keepalive: Duration = Field(
@@ -256,6 +307,23 @@ class Proxy(Part):
     tls: Tls | None = Field(default=None, description="HTTPS for clients; default: plain HTTP")
     api_keys: dict[Name, SecretRef] = Field(default={}, description="named keys that clients may use; none: no check")
     bridge: Bridge | None = Field(default=None, description="where requests go while no engine is up; default: nowhere")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Proxy:
+        wrong = wrong_kind(self.box is not None, self.boxes, floating=self.floating is not None)
+        if wrong:
+            raise ValueError(wrong)
+        return self
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """The boxes that run the proxy, in the order of the file."""
+        return self.boxes if self.boxes is not None else (self.box or "",)
+
+    @property
+    def lead(self) -> str:
+        """The first of them: it keeps the fleet's lock and journals."""
+        return self.on[0]
 
 
 UnitName = Annotated[
@@ -321,6 +389,12 @@ class Fleet(Part):
         description="units that must not run beside fleetctl's; a name alone is short for {unit: NAME}",
     )
     gates: Gates = Field(default=Gates(), description="what an engine must pass before it gets traffic")
+
+    @property
+    def proxy_address(self) -> str:
+        """Where clients reach the proxy."""
+        floating = self.proxy.floating
+        return floating.address if floating else self.proxy.address or self.boxes[self.proxy.lead].address
 
     def superseded_on(self, box: str) -> list[str]:
         """Names of the foreign units that fleetctl replaces on a box."""

@@ -35,8 +35,9 @@ def outline(part: type[BaseModel]) -> str:
     """The shortest form of a part: ``{address: …, memory: …, reserve: …}``."""
     if part is Secret:
         return f"a secret by reference: {SECRET_FORMS}"
-    keys = required(part) or list(part.model_fields)[:3]
-    more = ", …" if len(keys) < len(part.model_fields) and not required(part) else ""
+    certain = required(part) or list(getattr(part, "SHORTEST", ()))
+    keys = certain or list(part.model_fields)[:3]
+    more = ", …" if len(keys) < len(part.model_fields) and not certain else ""
     return "{" + ", ".join(f"{key}: …" for key in keys) + more + "}"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from fleetctl.errors import StepError
 from fleetctl.facts.types import BoxFacts
 from fleetctl.plan.types import PlannedStep
+from fleetctl.render.floating import SCRIPT
 from fleetctl.render.proxy import proxy_files
 from fleetctl.render.release import File, ProxyConfig, Release
 from fleetctl.steps.base import Context, Record, Step, register
@@ -89,7 +90,7 @@ def _entry(folder: str, file: File, context: Context) -> Record:
 
 @register
 class VerifyRelease(Step):
-    """systemd and HAProxy on the box accept the files before any of them is used."""
+    """systemd, HAProxy and keepalived on the box accept the files before any of them is used."""
 
     kind = "verify_release"
 
@@ -99,20 +100,30 @@ class VerifyRelease(Step):
         for path in step.params["units"]:
             ran = box.run("systemd-analyze", "verify", "--man=no", folder + path, timeout=60, check=False)
             if ran.rc != 0:
-                raise StepError(f"{step.box}: systemd does not accept {path}: {_first_lines(ran.err)}")
+                raise StepError(f"{step.box}: systemd does not accept {path}: {first_lines(ran.err)}")
         config = step.params["config"]
         if config is not None:
             _check_haproxy(box, folder, config)
+        if "vrrp" in step.params:
+            _check_keepalived(box, folder, step.params["vrrp"])
         return {"units": len(step.params["units"])}
 
 
 def _check_haproxy(box: Any, folder: str, config: str) -> None:
     ran = box.run("haproxy", "-c", "-f", folder + config, timeout=60, check=False)
     if ran.rc != 0:
-        raise StepError(f"{box.name}: HAProxy does not accept {config}: {_first_lines(ran.err + ran.out)}")
+        raise StepError(f"{box.name}: HAProxy does not accept {config}: {first_lines(ran.err + ran.out)}")
 
 
-def _first_lines(text: str) -> str:
+def _check_keepalived(box: Any, folder: str, config: str) -> None:
+    # The script of the generation fills in the interface, as it will when the unit starts.
+    ran = box.run("python3", "-I", folder + SCRIPT, "check", folder + config, timeout=60, check=False)
+    if ran.rc != 0:
+        raise StepError(f"{box.name}: keepalived does not accept {config}: {first_lines(ran.err + ran.out)}")
+
+
+def first_lines(text: str) -> str:
+    """The beginning of what a program said, on one line."""
     return "; ".join(line.strip() for line in text.splitlines()[:6] if line.strip())
 
 
@@ -140,7 +151,7 @@ class LoadProxy(Step):
         config = ProxyConfig.model_validate(step.params["config"])
         box = context.box(step)
         folder = transition_folder(context.plan.move)
-        files = proxy_files(config)
+        files = proxy_files(config, step.box)
         plain = [file for file in files if not file.secrets]
         box.call("write", files=[_entry(folder, file, context) for file in plain])
         paths = [file.path for file in files]
@@ -157,7 +168,7 @@ class LoadProxy(Step):
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
         config = ProxyConfig.model_validate(step.params["config"])
         box = context.box(step)
-        paths = [file.path for file in proxy_files(config)]
+        paths = [file.path for file in proxy_files(config, step.box)]
         box.call("uninstall", move=context.plan.move, paths=paths)
         if prior["running"]:
             box.call("daemon_reload")
@@ -174,6 +185,6 @@ def reload_or_start(box: Any, config: ProxyConfig) -> None:
     if state["active"] == "active":
         ran = box.run("systemctl", "reload", config.unit, timeout=60, check=False)
         if ran.rc != 0:
-            raise StepError(f"{box.name}: the proxy did not reload: {_first_lines(ran.err)}")
+            raise StepError(f"{box.name}: the proxy did not reload: {first_lines(ran.err)}")
     else:
         box.call("unit_start", unit=config.unit, wait=True)

@@ -19,6 +19,8 @@ from fleetctl.spec.fleet import Fleet
 GIB = 1024**3
 BEFORE = Release(fleet="office", layout=None)
 SPLIT, COPY, PROXY = "fleetctl-split-qwen.service", "fleetctl-replicas-qwen.service", "fleetctl-proxy.service"
+VRRP = "fleetctl-vrrp.service"
+TWO_PROXIES: dict[str, Any] = {"boxes": ["a", "b"], "floating": {"address": "10.0.0.50"}}
 
 OFFICE: dict[str, Any] = {
     "fleet": "office",
@@ -72,7 +74,7 @@ def box_in(release: Release, box: str, number: int | None, **more: Any) -> BoxFa
             engine=engine_name(engine, rank, release.layout), fragment=f"/etc/systemd/system/{rank.unit}"
         )
     proxy = None
-    if release.proxy and release.proxy.box == box:
+    if release.proxy and box in release.proxy.boxes:
         units[release.proxy.unit] = unit(fragment=f"/etc/systemd/system/{release.proxy.unit}")
         servers = {
             f"{backend.name}/{server.name}": ServerFacts(
@@ -82,6 +84,10 @@ def box_in(release: Release, box: str, number: int | None, **more: Any) -> BoxFa
             for server in backend.servers
         }
         proxy = ProxyFacts(description=description(release.proxy), servers=servers)
+    addresses = [OFFICE["boxes"][box]["address"]]
+    if release.proxy and release.proxy.floating and box in release.proxy.boxes:
+        units[VRRP] = unit(fragment=f"/etc/systemd/system/{VRRP}")
+        addresses += [release.proxy.address] if box == release.proxy.lead else []
     facts = {
         "hostname": box,
         "boot": f"boot-{box}",
@@ -95,6 +101,8 @@ def box_in(release: Release, box: str, number: int | None, **more: Any) -> BoxFa
         "generation": number,
         "release": release if number is not None else None,
         "haproxy": "/usr/sbin/haproxy",
+        "keepalived": "/usr/sbin/keepalived",
+        "addresses": addresses,
     }
     return BoxFacts.model_validate({**facts, **more})
 

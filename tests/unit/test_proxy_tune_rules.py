@@ -189,7 +189,7 @@ def test_too_little_data_gives_no_advice_and_says_what_is_missing(
 
 
 def test_every_setting_of_time_or_tries_has_an_advice_once() -> None:
-    fixed = {"box", "address", "port", "keepalive", "balance", "tls", "api_keys", "bridge"}
+    fixed = {"box", "address", "port", "boxes", "floating", "keepalive", "balance", "tls", "api_keys", "bridge"}
     assert sorted(advice.setting for advice in tune(measured())) == sorted(set(Proxy.model_fields) - fixed)
 
 

@@ -36,6 +36,7 @@ proxy:
 ON_SPARK1 = "spark1: {address: 10.0.0.1, link: 10.1.0.1, memory: 100GiB, reserve: 20GiB"
 QWEN_SPLIT, QWEN_COPIES = "qwen: {split: [spark1, spark2]", "qwen: {copies: [spark1, spark2]"
 TINY, CONTEXT, PROXY = "tiny: {copies: [spark2]", "    context: 8192\n", "  box: spark1\n"
+BOTH, FLOAT = "  boxes: [spark1, spark2]\n", "  floating: {address: 10.0.0.50}\n"
 
 
 def found(old: str, new: str) -> list[tuple[str, str]]:
@@ -114,6 +115,19 @@ BROKEN = [
     (*after(TINY, ", arguments: [--max-num-seqs, '4']"), "layouts.replicas.tiny.concurrency", "write concurrency: 4"),
     # proxy, superseded, gates
     (PROXY, "  box: sparx1\n", "proxy.box", "did you mean spark1?"),
+    (PROXY, "  port: 80\n", "proxy", "either box: or boxes:"),
+    (PROXY, f"{PROXY}{BOTH}", "proxy", "either box: or boxes:"),
+    (PROXY, BOTH, "proxy", "several boxes need one address for clients"),
+    (PROXY, f"{PROXY}{FLOAT}", "proxy", "a floating address is for a proxy on several boxes"),
+    (PROXY, f"  boxes: [spark1]\n{FLOAT}", "proxy", "two boxes or more"),
+    (PROXY, f"  boxes: [spark1, spark1]\n{FLOAT}", "proxy.boxes[1]", "already in this list"),
+    (PROXY, f"  boxes: [spark1, spark3]\n{FLOAT}", "proxy.boxes[1]", "there is no box"),
+    (PROXY, f"{BOTH}  floating: {{address: 10.0.0.2}}\n", "proxy.floating.address", "is the address of spark2"),
+    (PROXY, f"{BOTH}  floating: {{address: 10.0.0.50/24}}\n", "proxy.floating.address", "without the prefix length"),
+    (PROXY, f"{BOTH}  floating: {{address: proxy.example}}\n", "proxy.floating.address", "is not an IP address"),
+    (PROXY, f"{BOTH}  floating: {{address: 10.0.0.50, router_id: 0}}\n", "proxy.floating.router_id", "from 1 to 255"),
+    (PROXY, f"{BOTH}{FLOAT}  address: 10.0.0.51\n", "proxy.address", "take this key out"),
+    (PROXY, f"{BOTH}{FLOAT}  port: 29501\n", "layouts.split.qwen", "is that of the proxy"),
     (*after(PROXY, "  address: 'x:80'\n"), "proxy.address", "without scheme, port or path"),
     (*after(PROXY, "  hold: 60s\n  drain: 2m\n"), "proxy.drain", "longer than hold"),
     (*after(PROXY, "  check_interval: 0\n"), "proxy.check_interval", "too short"),
@@ -165,6 +179,9 @@ def test_a_broken_rule_is_told_once_at_its_place(old: str, new: str, path: str, 
 ALLOWED = [
     after(QWEN_SPLIT, ", parallel: pipeline, arguments: [-tp, '8']"),
     (PROXY, "  box: spark1\n  address: 10.9.9.9\n"),
+    (PROXY, f"{BOTH}{FLOAT}"),
+    (PROXY, f"{BOTH}{FLOAT}  address: 10.0.0.50\n"),
+    (PROXY, f"{PROXY}  boxes:\n  floating:\n"),
     (PROXY, "  box: spark1\n  address: 0.0.0.0\n"),
     (PROXY, "  box: spark1\n  hold: 0\n  drain: 2m\n"),
     (PROXY, "  box: spark1\n  hold: 20s\n"),
@@ -203,6 +220,13 @@ def test_one_name_for_two_models_is_right_when_they_are_in_different_layouts() -
     text = FILE.replace("    tiny: {copies: [spark2]}\n", "  small:\n    tiny: {copies: [spark2]}\n")
     text = text.replace("    launch: {image", "    served_as: [qwen]\n    launch: {image")
     assert parse_fleet(text, "fleet.yaml").models["tiny"].served_as == ("qwen",)
+
+
+def test_boxes_that_share_an_address_have_ip_addresses_of_its_kind() -> None:
+    named = FILE.replace("address: 10.0.0.2", "address: b.example").replace(PROXY, BOTH + FLOAT)
+    with pytest.raises(FleetFileError) as caught:
+        parse_fleet(named, "fleet.yaml")
+    assert "VRRP between the proxy's boxes needs their IP addresses" in str(caught.value)
 
 
 def test_every_check_says_its_rule_in_its_docstring() -> None:

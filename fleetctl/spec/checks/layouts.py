@@ -88,7 +88,7 @@ def ports(view: View) -> Iterator[Problem]:
             if other[1] != what:
                 yield view.problem(path, f"port {port} on {box} is already that of {other[1]}; write another {key}:")
             elif (
-                box == view.text("proxy", "box")
+                box in _proxy_boxes(view)
                 and port == _proxy_port(view)
                 and (key == "master_port" or _proxy_shares(view, box))
             ):
@@ -110,12 +110,19 @@ def listeners(view: View, entry: Placed) -> Iterator[tuple[str, str, int, str]]:
             yield entry.seats[0].box, "master_port", master + 1, f"the meeting of the ranks of {entry.model}"
 
 
+def _proxy_boxes(view: View) -> list[str]:
+    one = view.text("proxy", "box")
+    return [box for _, box in view.texts("proxy", "boxes")] + ([] if one is None else [one])
+
+
 def _proxy_port(view: View) -> int | float | None:
     return view.number("proxy", "port") if "port" in view.mapping("proxy") else 8080
 
 
 def _proxy_shares(view: View, box: str) -> bool:
     """Whether the proxy listens on an address that the engines of its box use."""
+    if view.texts("proxy", "boxes"):
+        return True  # beside the floating address it listens on each box's own
     address = view.text("proxy", "address")
     own = (view.text("boxes", box, "address"), view.text("boxes", box, "link"))
     return address in (None, "0.0.0.0", "::", "*", *own)

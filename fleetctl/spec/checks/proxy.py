@@ -2,20 +2,80 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 
 from fleetctl.spec.checks.boxes import wrong_address
 from fleetctl.spec.checks.view import View
-from fleetctl.spec.fleet import Proxy
-from fleetctl.spec.problems import Problem, did_you_mean, shown
+from fleetctl.spec.fleet import Proxy, wrong_kind
+from fleetctl.spec.problems import Path, Problem, did_you_mean, nearest, shown
 from fleetctl.spec.units import seconds
 
 
 def box(view: View) -> Iterator[Problem]:
-    """The proxy runs on one of the boxes."""
+    """The proxy runs on boxes that exist, and on each once."""
     boxes, name = view.mapping("boxes"), view.text("proxy", "box")
-    if name is not None and boxes and name not in boxes:
-        yield view.problem(("proxy", "box"), f"there is no box {shown(name)}; {did_you_mean(name, boxes)}")
+    named: list[tuple[Path, str]] = [] if name is None else [(("proxy", "box"), name)]
+    seen: set[str] = set()
+    for path, one in named + view.texts("proxy", "boxes"):
+        if boxes and one not in boxes:
+            yield view.problem(path, f"there is no box {shown(one)}; {did_you_mean(one, boxes)}")
+        elif one in seen and path[1] == "boxes" and one != name:
+            yield view.problem(path, f"{one} is already in this list; keep one")
+        seen.add(one)
+
+
+def kind(view: View) -> Iterator[Problem]:
+    """A proxy has either ``box``, or ``boxes`` (two or more) with ``floating``, the address that is on one of them."""
+    given = view.mapping("proxy")
+    several = given.get("boxes")
+    misspelt = any(
+        nearest(key, ["box", "boxes", "floating"]) for key in given if key not in ("box", "boxes", "floating")
+    )
+    if not given or misspelt or not (several is None or (isinstance(several, list) and several)):
+        return
+    wrong = wrong_kind(given.get("box") is not None, several, floating=given.get("floating") is not None)
+    if wrong:
+        yield view.problem(("proxy",), wrong)
+
+
+def floating(view: View) -> Iterator[Problem]:
+    """The floating address is an IP address that is no box's own, of the same kind as those of the proxy's boxes."""
+    where: Path = ("proxy", "floating", "address")
+    value = view.text(*where)
+    if value is None:
+        return
+    version = ip_version(value)
+    if version is None:
+        alone = "; write it without the prefix length" if "/" in value else ""
+        yield view.problem(where, f"{shown(value)} is not an IP address{alone}")
+        return
+    for box in view.mapping("boxes"):
+        for key in ("address", "link"):
+            if view.text("boxes", box, key) == value:
+                message = f"{value} is the {key} of {box}; a floating address is one that no machine has for itself"
+                yield view.problem(where, message)
+                return
+    for _, box in view.texts("proxy", "boxes"):
+        own = view.text("boxes", box, "address")
+        if own is not None and ip_version(own) != version:
+            message = (
+                f"VRRP between the proxy's boxes needs their IP addresses, of the same kind as {value}, and that of "
+                f"{box} is {shown(own)}"
+            )
+            yield view.problem(("boxes", box, "address"), message)
+    address = view.text("proxy", "address")
+    if address is not None and address != value:
+        yield view.problem(("proxy", "address"), f"clients use the floating address {value}; take this key out")
+
+
+def ip_version(value: str) -> int | None:
+    """4 or 6 for an IP address that a machine can have; None for anything else."""
+    try:
+        parsed = ipaddress.ip_address(value)
+    except ValueError:
+        return None
+    return None if parsed.is_unspecified or parsed.is_multicast or parsed.is_loopback else parsed.version
 
 
 def address(view: View) -> Iterator[Problem]:
@@ -116,4 +176,4 @@ def gate_times(view: View) -> Iterator[Problem]:
         yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")
 
 
-CHECKS = (box, address, times, health_checks, limits, certificate, gate_times)
+CHECKS = (box, kind, floating, address, times, health_checks, limits, certificate, gate_times)

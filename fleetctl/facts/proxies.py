@@ -1,0 +1,39 @@
+"""What the proxies of a fleet, one on each of several boxes, say together. Pure."""
+
+from __future__ import annotations
+
+from fleetctl.facts.types import Observed, ProxyFacts, ServerFacts
+from fleetctl.render.release import ProxyConfig
+
+
+def running_proxies(config: ProxyConfig | None, observed: Observed) -> dict[str, ProxyFacts]:
+    """Box → what its proxy says, for those of the proxy's boxes on which it runs."""
+    found = {box: observed[box].proxy for box in config.boxes if box in observed} if config else {}
+    return {box: proxy for box, proxy in found.items() if proxy is not None}
+
+
+def servers_up(config: ProxyConfig | None, observed: Observed) -> set[str]:
+    """Servers that take requests wherever the proxy runs."""
+    each = [_up(proxy) for proxy in running_proxies(config, observed).values()]
+    return set.intersection(*each) if each else set()
+
+
+def servers_up_somewhere(config: ProxyConfig | None, observed: Observed) -> set[str]:
+    """Servers that take requests from at least one proxy."""
+    return set[str]().union(*(_up(proxy) for proxy in running_proxies(config, observed).values()))
+
+
+def seen_of(name: str, config: ProxyConfig | None, observed: Observed) -> dict[str, ServerFacts]:
+    """Box → what its proxy says of one server (``BACKEND/SERVER``), for the proxies that know it."""
+    running = running_proxies(config, observed)
+    return {box: proxy.servers[name] for box, proxy in running.items() if name in proxy.servers}
+
+
+def holders(config: ProxyConfig | None, observed: Observed) -> list[str]:
+    """Boxes that have the floating address at this moment."""
+    floating = config.floating if config else None
+    return [box for box, facts in observed.items() if floating and floating.address in facts.addresses]
+
+
+def _up(proxy: ProxyFacts) -> set[str]:
+    return {name for name, server in proxy.servers.items() if server.up}
