@@ -62,7 +62,7 @@ def tally(requests: Sequence[Record], baseline: Baseline) -> Tally:
     added = [
         1000 * (one["first_byte"] - one["start"] - baseline.get(one["streamed"], 0.0))
         for one in requests
-        if one["first_byte"]
+        if one["first_byte"] and one["begun"]
     ]
     return Tally(
         requests=len(requests),

@@ -43,8 +43,9 @@ PROBES = [
 class Request:
     """One request and what became of it. Times are epoch seconds, None for what has not happened.
 
-    ``first_byte`` is when the first byte of the answer's body came (the comment lines that keep a waiting stream alive
-    are none of it); ``error`` says in words what is wrong with it; ``retried`` says why the client asked once more.
+    ``begun``: something of an answer has come. Neither the comment lines that keep a waiting stream alive nor an error
+    is one. ``first_byte`` is when the first byte of its body came; ``error`` says in words what is wrong with it;
+    ``retried`` says why the client asked once more.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Request:
     end: float | None = None
     status: int | None = None
     error: str | None = None
+    begun: bool = False
     retried: str | None = None
 
     @property
@@ -69,12 +71,12 @@ class Request:
     @property
     def broken(self) -> bool:
         """The answer had begun, and did not come to its end."""
-        return self.failed and self.status == 200 and self.first_byte is not None
+        return self.failed and self.begun
 
     @property
     def failed_before_first_byte(self) -> bool:
-        """It failed without a byte of an answer; an error is no answer."""
-        return self.failed and not self.broken
+        """It failed without a byte of an answer."""
+        return self.failed and not self.begun
 
     @property
     def waiting(self) -> bool:
@@ -194,13 +196,21 @@ class Traffic:
     ) -> None:
         async with client.stream("POST", self._url, json=question) as answer:
             request.status = answer.status_code
+            request.begun = request.status == 200
             async for piece in answer.aiter_raw():
                 body += piece
-                if request.first_byte is None and not (request.streamed and only_comments(body)):
-                    request.first_byte = time.time()
+                if request.first_byte is None:
+                    self._note(request, body)
         request.error = fault(answer.status_code, bytes(body), streamed=request.streamed)
-        if request.streamed and begins_with_error(body):
-            request.first_byte = None
+
+    @staticmethod
+    def _note(request: Request, body: bytearray) -> None:
+        """The first bytes of the body: whether they are an answer's."""
+        if request.status == 200 and request.streamed:
+            first = next((line for line in bytes(body).splitlines() if line and not line.startswith(b":")), b"")
+            request.begun = bool(first) and not first.startswith(b'data: {"error"')
+        if request.begun or request.status != 200:
+            request.first_byte = time.time()
 
 
 class Crowd(Traffic):
@@ -251,17 +261,6 @@ class Crowd(Traffic):
             await super()._exchange(client, question, request, body)
 
 
-def only_comments(body: bytes | bytearray) -> bool:
-    """Nothing has come of a stream but comment lines, which say that an answer is still waited for."""
-    return all(not line or line.startswith(b":") for line in bytes(body).splitlines())
-
-
-def begins_with_error(body: bytes | bytearray) -> bool:
-    """The first event of a stream is an error: no answer has begun."""
-    first = next((line for line in bytes(body).splitlines() if line.startswith(b"data:")), b"")
-    return first.startswith(b'data: {"error"')
-
-
 def fault(status: int, body: bytes, *, streamed: bool) -> str | None:
     """What is wrong with an answer that came to its end; None for a complete one with status 200."""
     if status != 200:
@@ -276,7 +275,7 @@ def _whole_fault(body: bytes) -> str | None:
     choice = json.loads(body)["choices"][0]
     if not choice["message"]["content"]:
         return "an answer without text"
-    return None if choice["finish_reason"] else "an answer that did not finish"
+    return _ending(choice["finish_reason"], "an answer")
 
 
 def _stream_fault(body: str) -> str | None:
@@ -291,4 +290,9 @@ def _stream_fault(body: str) -> str | None:
         choices += told.get("choices", [])
     if not any(choice["delta"].get("content") for choice in choices):
         return "a stream without text"
-    return None if choices[-1]["finish_reason"] else "a stream that did not finish"
+    return _ending(choices[-1]["finish_reason"], "a stream")
+
+
+def _ending(reason: str | None, what: str) -> str | None:
+    """An engine that is stopped ends what it has begun with the reason `abort`."""
+    return {None: f"{what} that did not finish", "abort": f"{what} that the engine aborted"}.get(reason)
