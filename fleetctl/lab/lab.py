@@ -235,6 +235,10 @@ class Lab:
         """Run ``argv`` as root inside the box without SSH; the output is text, and no status is an error."""
         return self._runner(self.box(name)).exec(argv, input)
 
+    def network(self, name: str) -> Path:
+        """The network namespace of a running box, for a program of this machine that is to have the box's addresses."""
+        return Path(f"/proc/{self._runner(self.box(name)).running_leader()}/ns/net")
+
     def ssh_argv(self, name: str, user: str = "fleet") -> list[str]:
         """The command line that logs in to the box; add a command, or exec it as it is."""
         box = self.box(name)

@@ -1,4 +1,4 @@
-"""Work on the live layout while clients, half of them streaming, go on asking: nothing is lost and nothing breaks."""
+"""Work on the live layout while 20 clients, half of them streaming, go on asking: nothing is lost, nothing breaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from moving import BOXES, COPY, SPLIT, Moving, eventually
 
-from fleetctl.lab.traffic import Traffic
+from fleetctl.lab.traffic import Crowd, Traffic
 
 SERVERS = {box: f"standin/replicas-{box}" for box in BOXES}
 ARGUMENT = ["--seed", "7"]
@@ -39,7 +39,7 @@ def under_traffic(moving: Moving) -> Iterator[Watch]:
             watch.seen.append(moving.servers())
 
     thread = threading.Thread(target=look, daemon=True)
-    with Traffic(moving.proxy, "standin", rate=10.0) as traffic:
+    with Crowd(moving.proxy, "standin", clients=20, period=1.5) as traffic:
         thread.start()
         try:
             yield watch
@@ -48,7 +48,7 @@ def under_traffic(moving: Moving) -> Iterator[Watch]:
             thread.join()
     requests = traffic.requests()
     assert [request for request in requests if not request.answered] == []
-    assert len(requests) > 10 and any(request.streamed for request in requests)
+    assert len(requests) >= 20 and any(request.streamed for request in requests)
 
 
 def pids(moving: Moving) -> dict[str, str]:

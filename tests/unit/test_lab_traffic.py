@@ -12,7 +12,7 @@ import pytest
 from standin_process import start
 
 from fleetctl.lab.demo import Event, Move, figures, report, timeline
-from fleetctl.lab.traffic import Request, Traffic, fault
+from fleetctl.lab.traffic import Crowd, Request, Traffic, fault
 
 STREAM = (
     'data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
@@ -41,6 +41,8 @@ def test_a_whole_answer_and_a_whole_stream_have_no_fault() -> None:
         (200, STREAM.replace('"stop"', "null"), True, "a stream that did not finish"),
         (200, WHOLE.replace('"held"', '""'), False, "an answer without text"),
         (200, WHOLE.replace('"stop"', "null"), False, "an answer that did not finish"),
+        (200, WHOLE.replace('"stop"', '"abort"'), False, "an answer that the engine aborted"),
+        (200, STREAM.replace('"stop"', '"abort"'), True, "a stream that the engine aborted"),
         (200, '{"object":"error"}', False, "not an answer"),
         (200, 'data: {"choi\n\ndata: [DONE]\n\n', True, "not an answer"),
         (200, "[]", False, "not an answer"),
@@ -121,6 +123,49 @@ def test_a_connection_that_breaks_is_a_failed_request(answer: bytes, words: str)
     told = traffic.requests()
     assert told
     assert all(request.failed and words in (request.error or "") for request in told), told
+
+
+HEAD = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 900\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "begun"),
+    [
+        ("", False),
+        ("HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy", False),
+        (HEAD + STREAM[:90], True),
+        (HEAD, True),
+        (HEAD + ": waiting for an engine\n\n", False),
+        (HEAD + ': waiting\n\ndata: {"error":{"code":"engine_lost"}}\n\n', False),
+        (HEAD + ": waiting\n\n" + STREAM[:90], True),
+    ],
+)
+def test_a_stream_breaks_once_its_answer_has_begun_and_fails_before(answer: str, begun: bool) -> None:
+    with server(answer.encode()) as url, Crowd(url, "m", clients=2, period=0.2) as crowd:
+        time.sleep(0.3)
+    streams = [request for request in crowd.requests() if request.streamed]
+    assert streams and all(request.failed for request in streams)
+    assert {(request.broken, request.failed_before_first_byte) for request in streams} == {(begun, not begun)}
+
+
+def test_a_crowd_asks_no_more_often_than_it_is_told_and_half_of_it_streams() -> None:
+    with start("--served-model-name", "m", speed=50) as engine:
+        engine.wait_ready()
+        with Crowd(engine.url, "m", clients=6, period=0.3, max_tokens=4) as crowd:
+            time.sleep(1.5)
+        told = crowd.requests()
+    assert [request.error for request in told if not request.answered] == []
+    assert 12 <= len(told) <= 6 * 6
+    assert sum(request.streamed for request in told) == pytest.approx(len(told) / 2, abs=3)
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_a_client_whose_connection_is_cut_before_the_answer_asks_once_more_if_it_is_one_that_does(retry: bool) -> None:
+    with server(b"") as url, Crowd(url, "m", clients=2, period=0.2, retry=retry) as crowd:
+        time.sleep(0.3)
+    told = crowd.requests()
+    assert told and all(request.failed_before_first_byte for request in told)
+    assert {request.retried is not None for request in told} == {retry}
 
 
 def test_an_address_where_nothing_listens_fails_every_request_and_ends_the_traffic_in_order() -> None:

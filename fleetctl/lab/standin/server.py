@@ -73,7 +73,8 @@ def bind(args: ServeArgs) -> tuple[str, socket.socket]:
         sock.bind(args.uds)
         return f"unix:{args.uds}", sock
     v6 = ":" in args.host
-    sock = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_STREAM)
+    # The protocol is named because asyncio turns Nagle's algorithm off only then; uvloop, under vLLM, always does.
+    sock = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((args.host, args.port))
     host = f"[{args.host}]" if v6 else args.host or "0.0.0.0"
