@@ -1,4 +1,4 @@
-"""Which division over boxes to take: a copy per box where model and needed cache fit one box, a split only where not."""
+"""Which division over boxes to take: a copy per box where model and cache fit one box, a split only where not."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def advise(estimates: Sequence[Estimate], requests: float = 1) -> Advice:
         most = max(estimates, key=lambda one: one.outcome.requests, default=None)
         held = f"the most is {most.outcome.requests:.2f} on {_boxes(most.boxes)}" if most else "nothing was looked at"
         text = f"no division here holds {wanted}: {held}. Raise --share, shorten --context, use --kv fp8 or more boxes."
+        if any(not one.exact and (one.high is None or one.high.requests >= requests) for one in estimates):
+            text += " It may hold it all the same: not all of its caches are known. Start it once, and use --log."
         return Advice(Verdict.NONE, 0, text, sure=False)
     best = min(fitting, key=lambda one: (one.boxes, one.launch.pp))
     sure = best.low.starts and best.low.requests >= requests
@@ -49,8 +51,8 @@ def advise(estimates: Sequence[Estimate], requests: float = 1) -> Advice:
         text = f"a copy on each box: model and {wanted} fit one box.{doubt}"
         return Advice(Verdict.COPY, 1, text, sure)
     smaller = max((one for one in estimates if one.boxes < best.boxes), key=lambda one: one.boxes, default=None)
-    why = f"{_boxes(smaller.boxes)} hold{'s' if smaller.boxes == 1 else ''} {_held(smaller)}" if smaller else "as asked"
-    text = f"split over {_boxes(best.boxes)} (tp {best.launch.tp}, pp {best.launch.pp}): {why}, not {wanted}.{doubt}"
+    why = _short(smaller, requests) if smaller else "fewer boxes were not looked at"
+    text = f"split over {_boxes(best.boxes)} (tp {best.launch.tp}, pp {best.launch.pp}): {why}.{doubt}"
     return Advice(Verdict.SPLIT, best.boxes, text, sure)
 
 
@@ -58,5 +60,10 @@ def _boxes(count: int) -> str:
     return f"{count} box" if count == 1 else f"{count} boxes"
 
 
-def _held(one: Estimate) -> str:
-    return "not even the model" if one.outcome.available <= 0 else f"{one.outcome.requests:.2f}"
+def _short(one: Estimate, requests: float) -> str:
+    """What a division lacks."""
+    verb = "has" if one.boxes == 1 else "have"
+    if one.outcome.available <= 0:
+        return f"{_boxes(one.boxes)} {verb} no room for the model and a cache"
+    held, wanted = f"{one.outcome.requests:.2f}", f"{requests:g}"
+    return f"{_boxes(one.boxes)} {verb} room for {held} of the {wanted} requests of full context"

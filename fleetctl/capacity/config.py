@@ -47,6 +47,7 @@ def read_shape(text: str | bytes, source: str = "config.json") -> ModelShape:
         )
     layers, unknown = _layers(inner, model_type)
     draft = _draft(inner, top, model_type, layers)
+    encoders = tuple(dict.fromkeys(word for key, word in ENCODERS.items() if top.has(key)))
     return ModelShape(
         source=source,
         model_type=model_type,
@@ -62,11 +63,17 @@ def read_shape(text: str | bytes, source: str = "config.json") -> ModelShape:
         tied=_flag_of(inner, top, "tie_word_embeddings"),
         draft=draft,
         checkpoint_kv=_checkpoint_kv(top) or _checkpoint_kv(inner),
-        encoders=tuple(dict.fromkeys(word for key, word in ENCODERS.items() if top.has(key))),
+        encoders=encoders,
         block_outermost=model_type in _QSA,
         unknown=unknown,
-        notes=tuple(_notes(inner)),
+        notes=tuple(_notes(inner, encoders)),
     )
+
+
+def quant_method(text: str | bytes, source: str = "config.json") -> str:
+    """quant_method of a config.json, which tells AWQ from GPTQ; empty where nothing is quantized."""
+    found = parse_config(text, source).section("quantization_config")
+    return found.text("quant_method") if found else ""
 
 
 def _text_section(top: Section) -> Section:
@@ -81,7 +88,7 @@ def _text_section(top: Section) -> Section:
 
 
 def _layers(text: Section, model_type: str) -> tuple[tuple[Layer, ...], Unknown | None]:
-    strange = [what for key, what in STRANGE_KEYS if text.values.get(key)]
+    strange = list(dict.fromkeys(what for key, what in STRANGE_KEYS if text.values.get(key)))
     if model_type in SPARSE_LATENT:
         return _sparse_latent(text, strange)
     if model_type in LATENT and text.has("kv_lora_rank"):
@@ -249,7 +256,13 @@ def _checkpoint_kv(part: Section) -> str | None:
     return None
 
 
-def _notes(text: Section) -> list[str]:
+def _notes(text: Section, encoders: tuple[str, ...]) -> list[str]:
+    notes = []
     if text.has("attention_chunk_size"):
-        return ["chunked attention: the engine keeps the whole context for it by default"]
-    return []
+        notes.append("chunked attention: the engine keeps the whole context for it by default")
+    if encoders:
+        notes.append(
+            f"encoders ({', '.join(encoders)}): their weights are counted, the memory of their largest input is not;"
+            " calibrate with --log, or run the engine with --language-model-only"
+        )
+    return notes

@@ -96,6 +96,8 @@ class Estimate:
     """With the most overhead that is likely, and the dearest reading of what is not known."""
     high: Outcome | None
     """With the least overhead, and the cheapest reading; None: no bound."""
+    exact: bool
+    """Whether all of the model's caches are known; if not, low and high are what counts."""
 
     @property
     def boxes(self) -> int:
@@ -142,6 +144,7 @@ def estimate(
         outcome=result(paging, overhead.total),
         low=result(low, overhead.high),
         high=result(high, overhead.low) if high is not None else None,
+        exact=shape.unknown is None,
     )
 
 
