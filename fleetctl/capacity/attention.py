@@ -29,6 +29,7 @@ class Backend:
 
 CUDA = Backend()
 CPU = Backend(block=128, kernel=32, latent_block=16)
+_STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Launch:
     pp: int = 1
     kv: str = "auto"
     """--kv-cache-dtype"""
+    state: str = "auto"
+    """--mamba-ssm-cache-dtype: auto, float32, bfloat16 or float16"""
     spec_tokens: int = 0
     """Speculative tokens of the model's own draft head (MTP); 0: not used."""
     prefix_caching: bool = True
@@ -54,6 +57,8 @@ class Launch:
 
     def __post_init__(self) -> None:
         known_dtype(self.kv)
+        if self.state != "auto" and self.state not in _STATE_BYTES:
+            raise SpecError(f"state dtype {self.state} is not known", hint=f"known: auto, {', '.join(_STATE_BYTES)}")
         for name, value, least, most in (
             ("context", self.context, 1, 2**31),
             ("tensor-parallel size", self.tp, 1, 4096),
@@ -125,16 +130,17 @@ def heads_per_rank(kv_heads: int, tp: int) -> int:
 def state_bytes(state: State, launch: Launch) -> int:
     """Bytes of one request's state on one rank."""
     tp = 1 if state.replicated else launch.tp
-    return sum(_part_bytes(part, tp, launch.spec_tokens) for part in state.parts)
+    return sum(_part_bytes(part, tp, launch) for part in state.parts)
 
 
-def _part_bytes(part: Part, tp: int, spec_tokens: int) -> int:
+def _part_bytes(part: Part, tp: int, launch: Launch) -> int:
     # Where the groups do not divide, vLLM adds as many as make every rank have one.
     groups = part.groups + (tp - part.groups if part.groups % tp else 0)
     width = part.width + part.group_width * max(groups, 0)
     if width % tp:
         raise SpecError(f"a state of width {width} cannot be divided over {tp} ranks", hint="use another --tp")
-    return width // tp * (part.rows + (spec_tokens if part.grows else 0)) * part.bytes
+    each = _STATE_BYTES.get(launch.state, part.bytes) if part.recurrent else part.bytes
+    return width // tp * (part.rows + (launch.spec_tokens if part.grows else 0)) * each
 
 
 def block_size(shape: ModelShape, launch: Launch) -> int:

@@ -61,6 +61,8 @@ class Part:
     groups: int = 0
     """Groups that are copied until every rank has one; each is ``group_width`` wide."""
     group_width: int = 0
+    recurrent: bool = False
+    """Whether it is the state proper, whose type --mamba-ssm-cache-dtype sets."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def gated_delta_net(text: Section) -> State:
     return State(
         (
             Part(2 * key_heads * key_dim + value_heads * value_dim, taps - 1, _MODEL, grows=True),
-            Part(value_heads, value_dim * key_dim, width),
+            Part(value_heads, value_dim * key_dim, width, recurrent=True),
         )
     )
 
@@ -43,7 +43,7 @@ def mamba_1(text: Section) -> State:
         inner = text.whole("mamba_expand", "expand", default=2) * text.whole("hidden_size")
     taps = text.whole("mamba_d_conv", "conv_kernel", default=4, least=1)
     depth = text.whole("mamba_d_state", "state_size", default=16)
-    return State((Part(inner, taps - 1, _MODEL), Part(inner, depth, _MODEL)))
+    return State((Part(inner, taps - 1, _MODEL), Part(inner, depth, _MODEL, recurrent=True)))
 
 
 def kimi_delta(text: Section) -> State:
@@ -51,12 +51,12 @@ def kimi_delta(text: Section) -> State:
     linear = text.section("linear_attn_config") or text
     heads, dim = linear.whole("num_heads", least=1), linear.whole("head_dim", least=1)
     taps = linear.whole("short_conv_kernel_size", default=4, least=1)
-    return State((Part(3 * heads * dim, taps - 1, _MODEL, grows=True), Part(heads, dim * dim, _SINGLE)))
+    return State((Part(3 * heads * dim, taps - 1, _MODEL, grows=True), Part(heads, dim * dim, _SINGLE, recurrent=True)))
 
 
 def _mamba_2(inner: int, heads: int, head_dim: int, groups: int, depth: int, taps: int, width: int = _MODEL) -> State:
     convolution = Part(inner, taps - 1, _MODEL, grows=True, groups=groups, group_width=2 * depth)
-    return State((convolution, Part(heads, head_dim * depth, width)), checkpoint=1)
+    return State((convolution, Part(heads, head_dim * depth, width, recurrent=True)), checkpoint=1)
 
 
 def granite_hybrid(text: Section) -> State:
