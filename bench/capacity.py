@@ -226,7 +226,7 @@ QUESTIONS: tuple[Callable[[dict[str, Row]], Compared], ...] = (
     from_log("T7", "qwen3.8-27b", way="read", spec_tokens=0, remark="its 90 blocks a request are those of no draft"),
     from_log("T8", "qwen3.6-35b-a3b"),
     blocks_of_v0,
-    from_terms("T9", "qwen2.5-32b-instruct", "3,947 blocks of 16", tokens=3947 * 16, context=32768),
+    from_terms("T9", "qwen2.5-32b-instruct", "3,947 blocks of 16; the overhead model was made with this row", tokens=3947 * 16, context=32768),
     memory_of_terms,
     unknown_caches,
     from_log("T11", "tiny-llama"),
