@@ -13,11 +13,12 @@ import fleetctl
 
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
-BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates"}
+BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates", "checkpoint"}
 MAY_TOUCH = {
     "spec": set[str](),
     "facts": {"spec", "remote", "render", "plan"},
     "capacity": {"spec"},
+    "checkpoint": {"spec", "capacity"},
     "render": {"spec", "capacity", "engine"},
     "plan": {"spec", "render", "facts"},
     "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates"},

@@ -1,0 +1,108 @@
+"""``fleetctl capacity``: what a model needs and what fits, before anything starts. No fleet is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleetctl.cli.options import Debug, Json
+
+_USUAL_CONTEXT = 32_768
+"""Tokens, where neither the command nor the model says."""
+
+
+def capacity(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a config.json, or an id of the hub.")],
+    box_memory: Annotated[
+        str, typer.Option("--box-memory", help="Memory of one box, as it has it: 128GB, 121GiB.")
+    ] = "128GB",
+    share: Annotated[float, typer.Option("--share", help="gpu_memory_utilization: what the engine gets of it.")] = 0.76,
+    kv: Annotated[str, typer.Option("--kv", help="--kv-cache-dtype: auto, bfloat16, fp8, nvfp4, ...")] = "auto",
+    state_dtype: Annotated[str, typer.Option("--state-dtype", help="--mamba-ssm-cache-dtype of the engine.")] = "auto",
+    tp: Annotated[str, typer.Option("--tp", help="Tensor-parallel sizes to look at: 1,2.")] = "1",
+    pp: Annotated[str, typer.Option("--pp", help="Pipeline-parallel sizes to look at.")] = "1",
+    context: Annotated[int | None, typer.Option("--context", help="--max-model-len; default: the model's own.")] = None,
+    requests: Annotated[
+        float, typer.Option("--requests", min=0.001, help="Full-context requests to have room for.")
+    ] = 1.0,
+    spec_tokens: Annotated[int, typer.Option("--spec-tokens", help="Speculative tokens of the model's own head.")] = 0,
+    prefix_caching: Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching")] = True,
+    batched_tokens: Annotated[int, typer.Option("--batched-tokens", help="--max-num-batched-tokens.")] = 8192,
+    block_size: Annotated[int | None, typer.Option("--block-size", help="--block-size of the engine.")] = None,
+    weights: Annotated[
+        str | None, typer.Option("--weights", help="Weights in memory, if you know better: 71GiB.")
+    ] = None,
+    overhead: Annotated[str | None, typer.Option("--overhead", help="Memory beyond weights and cache: 5.5GiB.")] = None,
+    log: Annotated[Path | None, typer.Option("--log", help="An engine's log of this model: calibrate from it.")] = None,
+    lora_slots: Annotated[int, typer.Option("--lora-slots", min=0, max=1000, help="--max-loras.")] = 0,
+    lora_rank: Annotated[int, typer.Option("--lora-rank", min=1, max=1024, help="--max-lora-rank.")] = 16,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say what a model takes of a box's memory, how many tokens of cache are left, and how many boxes to run it on."""
+    from fleetctl.capacity.attention import Launch
+    from fleetctl.capacity.config import quant_method, read_shape
+    from fleetctl.capacity.estimate import Lora, Room
+    from fleetctl.capacity.logs import EngineLog, parse_log
+    from fleetctl.capacity.study import Known, study
+    from fleetctl.checkpoint.source import read_checkpoint
+
+    divisions = [(ranks, stages) for stages in _counts("--pp", pp) for ranks in _counts("--tp", tp)]
+    room = Room(_size("--box-memory", box_memory), share)
+    said = parse_log(log.read_text(errors="replace")) if log else EngineLog()
+    read = read_checkpoint(model)
+    shape = read_shape(read.config, read.where)
+    known = Known(
+        tensors=read.tensors,
+        method=quant_method(read.config, read.where),
+        weights=_size("--weights", weights) if weights else None,
+        overhead=_size("--overhead", overhead) if overhead else None,
+        log=said,
+    )
+    length = context or said.context or shape.context or _USUAL_CONTEXT
+    launches = [
+        Launch(
+            context=length,
+            tp=ranks,
+            pp=stages,
+            kv=kv,
+            state=state_dtype,
+            spec_tokens=spec_tokens,
+            prefix_caching=prefix_caching,
+            batched_tokens=batched_tokens,
+            block=block_size,
+        )
+        for ranks, stages in divisions
+    ]
+    found = study(shape, known, launches, room, lora=Lora(lora_slots, lora_rank), requests=requests)
+    if json:
+        from fleetctl.cli.output import emit
+        from fleetctl.cli.show_capacity import events
+
+        for kind, values in events(shape, found):
+            emit(kind, **values)
+        return
+    from fleetctl.cli.show_capacity import show
+
+    show(read.where, shape, found, said)
+
+
+def _counts(option: str, text: str) -> list[int]:
+    from fleetctl.errors import SpecError
+
+    words = [word.strip() for word in text.split(",")]
+    if len(words) > 32 or not all(word.isdecimal() and 1 <= int(word[:9]) <= 4096 for word in words):
+        raise SpecError(f"{option} {text}: not a list of numbers of ranks", hint="for example: 1,2")
+    return sorted({int(word) for word in words})
+
+
+def _size(option: str, text: str) -> int:
+    from fleetctl.errors import SpecError
+    from fleetctl.spec.units import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise SpecError(f"{option} {text}: {error}") from None
