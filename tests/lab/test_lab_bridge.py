@@ -162,6 +162,7 @@ async def _held_in_spite_of_the_bridge(fault: str) -> None:
         await bridge.start()
     with haproxy(config) as proxy:
         async with client() as http:
+            start = time.monotonic()
             asked = [asyncio.create_task(ask(http, proxy, stream=number % 2 == 1)) for number in range(8)]
             await until(lambda: bool(bridge.asked) or fault == "dead", "the bridge is not asked")
             await asyncio.sleep(1.5)
@@ -170,7 +171,8 @@ async def _held_in_spite_of_the_bridge(fault: str) -> None:
             answers = await asyncio.gather(*asked)
     assert [answer.status_code for answer in answers] == [200] * 8
     assert not any(MARK in answer.headers for answer in answers)
-    assert len(bridge.asked) <= 4, "it is asked by all although it fails"
+    tries = 4 + (time.monotonic() - start) / 5  # as many as it takes at once, then one every 5 s
+    assert len(bridge.asked) <= tries, "it is asked by all although it fails"
     await bridge.kill()
     await engine.kill()
 
@@ -244,6 +246,19 @@ async def test_other_requests_and_too_large_ones_wait_for_an_engine() -> None:
     assert bridge.asked == []
     await bridge.kill()
     await engine.kill()
+
+
+@scenario
+async def test_a_long_answer_comes_whole() -> None:
+    config, bridge = bridged(after=0.0)
+    await bridge.start()
+    echo = "x" * 900_000
+    with haproxy(config) as proxy:
+        async with client() as http:
+            for _ in range(5):
+                answers = await asyncio.gather(*(ask(http, proxy, echo=echo) for _ in range(4)))
+                assert [answer.json()["echo"] == echo for answer in answers] == [True] * 4
+    await bridge.kill()
 
 
 @scenario
