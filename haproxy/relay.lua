@@ -4,7 +4,7 @@
 
 relay = {}
 
-local BLOCK = 65536 -- bytes of a long body that are passed on at a time
+local BLOCK = 1000 -- bytes of a long body that are passed on at a time
 
 function relay.milliseconds()
     local now = core.now()
@@ -39,16 +39,10 @@ function relay.head(socket)
     return nil
 end
 
-local function counted(socket, left, take)
-    while left > 0 do
-        local piece = socket:receive(math.min(left, BLOCK))
-        if piece == nil then
-            return false
-        end
-        take(piece)
-        left = left - #piece
-    end
-    return true
+local function counted(socket, length, take)
+    local body = length > 0 and socket:receive(length) or ""
+    take(body)
+    return #body == length
 end
 
 local function chunked(socket, take)

@@ -26,7 +26,10 @@ def free_port() -> int:
 
 
 class Engine:
-    """Answers /health, and everything else after ``seconds``; a streaming request gets one chunk at a time."""
+    """Answers /health, and everything else after ``seconds``; a streaming request gets one chunk at a time.
+
+    What a request has under "echo" comes back with the answer.
+    """
 
     def __init__(self, port: int, name: str, *, seconds: float = 0.02) -> None:
         self.port, self.name, self.seconds = port, name, seconds
@@ -111,7 +114,7 @@ class Engine:
                     self.streaming -= 1
             else:
                 await asyncio.sleep(self.seconds)
-                body = json.dumps({"engine": self.name}).encode()
+                body = json.dumps({"engine": self.name} | {k: v for k, v in asked.items() if k == "echo"}).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             self.answered += 1
         finally:
