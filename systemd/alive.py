@@ -7,7 +7,7 @@ keepalived asks every second whether this box may have the floating address, so 
 import socket
 import sys
 
-LIMIT = 0.8  # seconds
+LIMIT = 1.0  # seconds
 
 
 def alive(path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import ipaddress
 import json
 import re
 import socket
@@ -56,9 +57,23 @@ def foreign_vrrp(call: Call) -> Optional[Dict[str, Any]]:
     for path in sorted(glob.glob("/etc/keepalived/**/*.conf", recursive=True)):
         try:
             with open(path, encoding="utf-8", errors="replace") as source:
-                text += "".join(re.split(r"[#!]", line)[0] + "\n" for line in source)
+                text += source.read() + "\n"
         except OSError:
             continue
+    return mentioned(text)
+
+
+def mentioned(text: str) -> Dict[str, Any]:
+    """Router ids and IP addresses in the text of a keepalived.conf, without its comments."""
+    text = re.sub(r"[#!].*", "", text)
     ids = sorted({int(number) for number in re.findall(r"\bvirtual_router_id\s+(\d{1,3})\b", text)})
-    found = sorted(set(re.findall(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:]+)", text)))
-    return {"router_ids": ids, "addresses": found}
+    words = {word.split("/")[0] for word in re.findall(r"[0-9A-Fa-f:.]+(?:/\d+)?", text)}
+    return {"router_ids": ids, "addresses": sorted(word for word in words if _is_address(word))}
+
+
+def _is_address(word: str) -> bool:
+    try:
+        ipaddress.ip_address(word)
+    except ValueError:
+        return False
+    return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetctl.facts.types import Observed
-from fleetctl.plan.difference import Difference
+from fleetctl.plan.difference import Difference, merged_proxy
 from fleetctl.render.release import Engine, Release
 
 
@@ -78,9 +78,11 @@ def proxy_draft(
 
 
 def known_there(move: Move, box: str, names: Iterable[str]) -> list[str]:
-    """Those of the servers that the proxy on a box has. One that goes away keeps the configuration it runs."""
-    load, proxy = move.difference.load, move.observed[box].proxy
-    if load is not None and box in move.difference.load_on:
-        known = {f"{backend.name}/{server.name}" for backend in load.backends for server in backend.servers}
-        return [name for name in names if name in known]
-    return [name for name in names if proxy is not None and name in proxy.servers]
+    """Those of the servers that the proxy on a box has during the move."""
+    target = move.target.proxy
+    if target is None or box not in target.boxes:
+        proxy = move.observed[box].proxy  # it goes away, and keeps the configuration that it runs
+        return [name for name in names if proxy is not None and name in proxy.servers]
+    during = merged_proxy(move.source.proxy, target)
+    known = {f"{backend.name}/{server.name}" for backend in during.backends for server in backend.servers}
+    return [name for name in names if name in known]

@@ -79,6 +79,14 @@ def test_a_second_proxy_is_there_before_the_address_is() -> None:
     assert verified == dict.fromkeys("ab", "/etc/fleetctl/vrrp/keepalived.conf")
 
 
+def test_a_copy_that_comes_with_the_second_proxy_is_opened_on_both_in_its_turn() -> None:
+    one = layout("replicas", layouts={"replicas": {"qwen": {"copies": ["a"]}}})
+    made = plan(one, TWO, boxes_in(one), book="rolling")
+    assert ids(made, "open") == [
+        f"roll.open.replicas/qwen@{engine}/proxy@{box}" for engine in ("b", "a") for box in ("a", "b")
+    ]
+
+
 def test_back_to_one_the_address_goes_before_the_proxy_and_is_served_until_then() -> None:
     made = plan(TWO, ONE, boxes_in(TWO), book="rolling")
     order = [step.id for step in made.steps if step.box == "b"]

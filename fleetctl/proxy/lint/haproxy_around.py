@@ -56,7 +56,7 @@ def names(config: Config, _: Assumed) -> Iterator[Seen]:
 
 @RULES.rule(
     "H41", Severity.WARNING, "old addresses come back",
-    looks_for="`load-server-state-from-file` other than `none`",
+    looks_for="`load-server-state-from-file` other than `none` (but for the file that fleetctl keeps up to date)",
     why="the file holds addresses and administrative states of an earlier time, and they win over the configuration",
     source=f"{MANUAL}, `load-server-state-from-file`",
     example="""\
@@ -72,6 +72,9 @@ backend engines
 """,
 )  # fmt: skip
 def state_file(config: Config, _: Assumed) -> Iterator[Seen]:
+    files = config.globally("server-state-file")
+    if files and files[-1].value(1).startswith("/var/lib/fleetctl/"):
+        return
     for section, _engines in config.used_backends:
         line = section.last("load-server-state-from-file")
         if line is not None and line.value(1) != "none":
