@@ -118,7 +118,7 @@ async def test_a_conversation_goes_to_the_other_copy_while_its_own_is_drained_or
 
 @scenario
 async def test_a_conversation_that_everybody_continues_at_once_does_not_overload_its_copy_nor_wait_for_it() -> None:
-    config = two_layouts(layout="replicas", balance="prefix", maxconn=8)
+    config = two_layouts(layout="replicas", balance="prefix", maxconn=12)
     _, one, two = engines_of(config, seconds=1.0)
     await one.start()
     await two.start()
@@ -126,9 +126,9 @@ async def test_a_conversation_that_everybody_continues_at_once_does_not_overload
         async with client() as http:
             asked = [asyncio.create_task(engine_for(http, proxy, {"messages": turns(1)})) for _ in range(12)]
             where = Counter(await asyncio.gather(*asked))
-            assert 6 < max(where.values()) <= 8, where
-            asked = [asyncio.create_task(engine_for(http, proxy, {"messages": turns(1)})) for _ in range(16)]
-            assert Counter(await asyncio.gather(*asked)) == dict.fromkeys(COPIES, 8)
-            assert (one.most, two.most) == (8, 8)
+            assert 6 < max(where.values()) <= 9, where  # an equal share, and half as much again
+            asked = [asyncio.create_task(engine_for(http, proxy, {"messages": turns(1)})) for _ in range(24)]
+            assert Counter(await asyncio.gather(*asked)) == dict.fromkeys(COPIES, 12)
+            assert (one.most, two.most) == (12, 12)
     await one.kill()
     await two.kill()
