@@ -6,9 +6,10 @@
 -- Which copy that is follows from the hash alone (each copy draws a number from it, the highest wins), so that reloads and
 -- other proxies agree, and a copy that comes or goes moves only its own conversations. It is taken only if it has a free
 -- place and not much more to do than the others: a request that waits, or that makes others wait, costs more than what the
--- cache saves. Then leastconn chooses, and if all are full the request waits in the queue that is shared.
+-- cache saves. Else leastconn chooses, and if all are full the request waits in the queue that is shared: one that waits in
+-- a copy's own queue would stay there while the other is free, or when its copy gets no more requests.
 
-local FACTOR = 1.25 -- how much more than an equal share of the running requests a copy may have because of this
+local FACTOR = 1.5 -- how much more than an equal share of the running requests a copy may have because of this
 
 -- A number that looks random for each (hash, name), the same each time.
 local function draw(lead, name)
