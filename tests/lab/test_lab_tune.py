@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moving import Moving
+from moving import BOXES, COPY, Moving
 
 from fleetctl.lab.traffic import Traffic
 
@@ -49,9 +49,7 @@ def test_without_a_layout_or_traffic_it_says_what_is_missing(fresh: Moving) -> N
     assert (advice["drain"]["advised"], advice["hold"]["advised"]) == (None, "10m")
 
 
-def test_the_advice_comes_from_the_traffic_and_applying_it_cuts_nothing(
-    moving: Moving, wrong: str, tmp_path: Path
-) -> None:
+def test_the_advice_comes_from_the_traffic_and_applying_it_cuts_nothing(moving: Moving, wrong: str) -> None:
     before, _ = tuned(moving, text=wrong)
     asked(moving, 210)
     measured, advice = tuned(moving, text=wrong)
@@ -65,9 +63,7 @@ def test_the_advice_comes_from_the_traffic_and_applying_it_cuts_nothing(
     assert changed["check_interval"] == "500ms"
     assert moving.lab.box("box1").address not in json.dumps([measured, advice])
 
-    file = tmp_path / "fleet.yaml"
-    file.write_text(wrong)
-    pid = moving.sh("box1", "cat /run/fleetctl-proxy/haproxy.pid")
+    pids = [moving.sh("box1", "cat /run/fleetctl-proxy/haproxy.pid"), *(moving.pid(box, COPY) for box in BOXES)]
     refused = moving.start("proxy", "tune", "--write", text=wrong).finish()
     assert (refused.rc, "--yes" in refused.said) == (2, True), refused
     ran = moving.run("proxy", "tune", "--write", "--yes", text=wrong)
@@ -80,7 +76,7 @@ def test_the_advice_comes_from_the_traffic_and_applying_it_cuts_nothing(
         time.sleep(1)
     assert applied.rc == 0, applied
     assert [request for request in traffic.requests() if not request.answered] == []
-    assert moving.sh("box1", "cat /run/fleetctl-proxy/haproxy.pid") == pid
+    assert [moving.sh("box1", "cat /run/fleetctl-proxy/haproxy.pid"), *(moving.pid(box, COPY) for box in BOXES)] == pids
     config = moving.sh("box1", "cat /etc/fleetctl/proxy/haproxy.cfg")
     assert "inter 500ms fastinter 250ms" in config
     _, again = tuned(moving, text=text)
