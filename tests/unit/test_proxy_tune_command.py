@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from planned import office
+from planned import layout, office
 from rich.console import Console
 
 from fleetctl.cli.show_tune import difference, show_tune
 from fleetctl.errors import BoxError, RefusedError
+from fleetctl.onbox import journal, kept
 from fleetctl.onbox.journalctl import LONGEST_LINE, _read
 from fleetctl.onbox.main import Call
+from fleetctl.onbox.proxyfigures import proxy_figures
+from fleetctl.proxy.tune.figures import BoxTold
 from fleetctl.proxy.tune.tune import tune
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.connection import BoxConnection
@@ -116,8 +119,8 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     show_tune(found, tune(found.measured), 7 * 86400, Console(file=out, width=width, highlight=False))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
-    assert lines[0].startswith("layout replicas: 300 requests in the last 7 days (the log begins 2026-")
-    assert any(line.startswith("timeout_connect") and " 2s " in line and " 1s " in line for line in lines), lines
+    assert lines[0].startswith("layout replicas: in the last 7 days 300 requests (the log begins 2026-")
+    assert any(line.startswith("timeout_connect") and " 2s " in line and " 500ms" in line for line in lines), lines
     assert "\N{HORIZONTAL ELLIPSIS}" not in out.getvalue()
 
 
@@ -141,6 +144,51 @@ def test_wrong_words_are_status_2(words: list[str], said: str, tmp_path: Path) -
     done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=120, check=False)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+# On the box
+
+
+@pytest.fixture
+def kept_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder in which a box keeps what fleetctl keeps there."""
+    monkeypatch.setattr(kept, "GENERATIONS", str(tmp_path / "generations"))
+    monkeypatch.setattr(kept, "CURRENT", str(tmp_path / "current"))
+    monkeypatch.setattr(journal, "MOVES", str(tmp_path / "moves"))
+    return tmp_path
+
+
+def told_by(box: str) -> dict[str, Any]:
+    told: dict[str, Any] = proxy_figures(Call(1, lambda message: None), box, 60.0, 10.0)
+    return told
+
+
+def test_a_box_without_fleetctl_tells_nothing(kept_at: Path) -> None:
+    found = gathered_from(told_by("a"))
+    assert (found.layout, found.proxy, found.engines, found.moves) == (None, None, {}, ())
+
+
+def test_a_box_with_an_engine_and_a_proxy_that_do_not_run_tells_the_rest(kept_at: Path) -> None:
+    release = layout("replicas").model_copy(update={"files": {}})
+    loopback = [engine.model_copy(update={"address": "127.0.0.1", "port": 9}) for engine in release.engines]
+    folder = kept_at / "generations" / "1"
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text('{"paths": []}')
+    (folder / "release.json").write_text(release.model_copy(update={"engines": tuple(loopback)}).model_dump_json())
+    (kept_at / "current").symlink_to("generations/1")
+    move = kept_at / "moves" / "m"
+    move.mkdir(parents=True)
+    (move / "meta.json").write_text("{}")
+    (move / "journal.jsonl").write_text('{"type": "end", "gap": 1.5, "loads": {"replicas/qwen@a": 4.5}, "stops": {}}\n')
+    found = gathered_from(told_by("a"))
+    assert (found.layout, found.generation, [*found.engines]) == ("replicas", 1, ["replicas/qwen@a"])
+    assert found.proxy is not None and found.proxy.checks is None and [*found.proxy.log.backends] == ["qwen"]
+    assert (found.settings["hold"], found.settings["retries"], found.moves[0].gap) == (1200.0, 3, 1.5)
+    assert gathered_from(told_by("b")).proxy is None
+
+
+def gathered_from(told: object) -> BoxTold:
+    return BoxTold.model_validate(json.loads(json.dumps(told)))
 
 
 # Reading the journal

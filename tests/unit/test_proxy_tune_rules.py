@@ -46,7 +46,8 @@ def times(longest: float, count: int = 1000, usual: float | None = None) -> Time
 def requests(count: int = 1000, **figures: Any) -> Requests:
     """Quick requests, but for what is said."""
     quick = {"run": 2.0, "first_byte": 1.0, "queue": 0.5, "connect": 0.002, "idle": 3.0}
-    named = {name: times(figures.pop(name, longest), count) for name, longest in quick.items()}
+    given_ = {name: figures.pop(name, longest) for name, longest in quick.items()}
+    named = {name: one if isinstance(one, Times) else times(one, count) for name, one in given_.items()}
     counts = {"requests": count, **figures.pop("counts", {})}
     return Requests.model_validate({**named, "counts": counts, **figures})
 
@@ -144,10 +145,16 @@ CASES: list[tuple[str, Measured, str, str]] = [
     ("retries", measured({"retries": 9}), "3", "2 copies"),
     ("retries", measured(engines=PAIR * 2, counts={"lost_after_retries": 1}), "4", "1 failed all the same"),
     ("retries", measured(engines=PAIR[:1], tries={"1": 3, "2": 1}), "3", "1 engine; 4 of 1000 requests"),
-    ("timeout_connect", measured(), "500ms", "the slowest took 2 ms; another copy has it sooner"),
-    ("timeout_connect", measured({"timeout_connect": "800ms"}), "800ms", "the slowest took 2 ms"),
+    ("timeout_connect", measured(), "500ms", "the slowest 2 ms; another copy has it sooner"),
+    (
+        "timeout_connect",
+        measured({"timeout_connect": "800ms"}),
+        "800ms",
+        "99 in 100 took at most 2 ms, the slowest 2 ms",
+    ),
     ("timeout_connect", measured(connect=0.15), "1500ms", "150 ms"),
-    ("timeout_connect", measured(connect=1.01), "3s", "took 1.0 s"),
+    ("timeout_connect", measured(connect=times(0.45, usual=0.002)), "750ms", "2 ms, the slowest 450 ms"),
+    ("timeout_connect", measured(connect=1.01), "3s", "slowest 1.0 s"),
     ("timeout_connect", measured(engines=PAIR[:1]), "2s", "2 ms"),
     ("timeout_connect", measured({"timeout_connect": "500ms"}, engines=PAIR[:1]), "2s", "one engine only"),
     ("timeout_queue", measured(), "hold", "take 24 at once; the longest wait for a place was 500 ms"),

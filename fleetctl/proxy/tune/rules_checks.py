@@ -113,24 +113,28 @@ def retries(measured: Measured) -> Advice:
 
 
 def timeout_connect(measured: Measured) -> Advice:
-    """Ten times the longest connect. It is also how long HAProxy waits (up to 1 s) before it tries again."""
+    """Ten times what connects take, and longer than any did. It is also how long HAProxy waits, up to 1 s, before it
+    tries again after a refused connection.
+    """
     now = measured.settings.timeout_connect
-    longest = measured.worst("connect")
+    longest, usual = measured.worst("connect"), measured.worst("connect", 0.99)
     count = sum(requests.connect.count for requests in measured.log.backends.values())
     missing = few(count, "connections")
     outage = "a request to a silent box waits this long, and one that was refused up to 1 s, before another gets it"
-    if longest is None or missing is not None:
+    if longest is None or usual is None or missing is not None:
         return Advice("timeout_connect", written(now), None, "", outage, count, missing or few(0, "connections"))
     single = 1 in measured.copies.values()
+    slow = max(10 * usual.seconds, 1.5 * longest.seconds)
     if single:  # a lost packet is sent again after 1 s; that must not take the only engine out
-        least, target, most = max(1.2, 4 * longest.seconds), max(2.0, 4 * longest.seconds), 3.0
+        least, target, most = max(1.2, slow), max(2.0, slow), 3.0
         also = "; a packet that is lost is sent again after 1 s, and there is one engine only"
     else:
-        least, target, most = max(0.25, 10 * longest.seconds), max(0.5, 10 * longest.seconds), 1.0
+        least, target, most = max(0.25, slow), max(0.5, slow), 1.0
         also = "; another copy has it sooner with a shorter limit"
     most = max(most, min(rounded_up(target), 3.0))
     value = fitted(now, min(least, most), target, most)
-    why = f"of {count} connections the slowest took {said(longest.seconds)}" + (also if value != now else "")
+    told = f"of {count} connections 99 in 100 took at most {said(usual.seconds)}, the slowest {said(longest.seconds)}"
+    why = told + (also if value != now else "")
     return Advice("timeout_connect", written(now), written(value), why, outage, count)
 
 
