@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holding import haproxy
 from moving import BOXES, COPY, Moving
+from test_lab_hold import ask, client, engines_of, two_layouts
 
 from fleetctl.lab.traffic import Traffic
 
@@ -75,3 +78,28 @@ def test_the_advice_comes_from_the_traffic_and_applying_it_cuts_nothing(moving: 
     for key in ("hold", "drain", "check_interval"):  # a busy machine may have made a connection slower meanwhile
         assert (again[key]["now"], again[key]["changes"]) == (written["settings"][key], False), again[key]
     moving.cutover("replicas")
+
+
+async def _after_a_loss(timeout_connect: float) -> float:
+    """Seconds that the slowest of two requests takes right after one of two copies was killed."""
+    config = two_layouts("replicas", timeout_connect=timeout_connect)
+    engines = engines_of(config)[1:]
+    for engine in engines:
+        await engine.start()
+    with haproxy(config) as proxy:
+        async with client() as http:
+            await asyncio.gather(*(ask(http, proxy) for _ in range(4)))
+            await engines[0].kill()
+            begin = time.monotonic()
+            answers = await asyncio.gather(*(ask(http, proxy) for _ in range(2)))
+            took = time.monotonic() - begin
+    assert [answer.status_code for answer in answers] == [200, 200]
+    await engines[1].kill()
+    return took
+
+
+def test_a_shorter_connect_limit_has_a_refused_request_tried_again_sooner() -> None:
+    long = min(asyncio.run(_after_a_loss(2.0)) for _ in range(2))
+    short = min(asyncio.run(_after_a_loss(0.25)) for _ in range(2))
+    print(f"\na request that was refused took {long:.2f} s with a limit of 2 s, {short:.2f} s with 250 ms")
+    assert short < long - 0.3
