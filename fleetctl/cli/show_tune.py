@@ -53,8 +53,9 @@ def show_tune(found: Gathered, advices: list[Advice], since: float, out: Console
     begin = (
         f" (the log begins {time.strftime('%Y-%m-%d %H:%M', time.localtime(told['oldest']))})" if told["oldest"] else ""
     )
-    text = f"layout {found.layout}: {told['requests']} requests in the last {days}{begin}, {told['starts']} starts of"
-    out.print(f"{text} engines, {told['checks']} health checks", markup=False)
+    text = f"layout {found.layout}: in the last {days} {_many(told['requests'], 'request')}{begin}, "
+    text += f"{_many(told['starts'], 'start')} of engines, {_many(told['checks'], 'health check')}"
+    out.print(text, markup=False)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
     for name in ("setting", "now", "advised"):
         table.add_column(name, no_wrap=True)
@@ -64,6 +65,10 @@ def show_tune(found: Gathered, advices: list[Advice], since: float, out: Console
     out.print(table)
     for note in found.notes:
         out.print(Text("note", style="yellow").append(f": {note}", style="default"))
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _advised(advice: Advice) -> Text:

@@ -11,7 +11,7 @@ from fleetctl.onbox.journalctl import read_back
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.proxylog import Log, Times
 
-LOOKS, BETWEEN = 12, 0.2  # looks at the health checks, and seconds between two: HAProxy tells the last check only
+LOOKS, BETWEEN = 8, 0.2  # looks at the health checks, and seconds between two: HAProxy tells the last check only
 MOST_LINES = 5_000_000
 MOST_METRICS = 4 << 20  # bytes of an engine's /metrics
 HISTOGRAMS = ("time_to_first_token_seconds", "request_prompt_tokens")
@@ -34,7 +34,8 @@ def proxy_figures(call: Call, box: str, since: float, limit: float = 120) -> Dic
         "layout": release.get("layout"),
         "generation": now["generation"],
         "layout_engines": [
-            {key: engine[key] for key in ("id", "backend", "context")} for engine in release.get("engines", [])
+            {key: engine[key] for key in ("id", "backend", "context", "concurrency")}
+            for engine in release.get("engines", [])
         ],
         "settings": {key: value for key, value in proxy.items() if value is None or type(value) in (int, float)},
         "proxy": _proxy(call, proxy, since, limit) if mine else None,
@@ -64,7 +65,8 @@ def _proxy(call: Call, proxy: Dict[str, Any], since: float, limit: float) -> Dic
 def _checks(call: Call, path: str, backends: Dict[str, List[str]]) -> Optional[Dict[str, Any]]:
     """Health checks of the servers that are up, as HAProxy tells of them for a moment; None when it does not run.
 
-    ``up`` is how many servers are up in each backend, ``checked`` how many are checked, ``took`` the durations seen.
+    ``checked`` is how many servers are checked, ``took`` the durations seen; ``failed`` counts the checks that failed
+    and ``qmax`` has the longest queue of each backend, both since the last reload.
     """
     took = Times()
     try:
@@ -79,15 +81,11 @@ def _checks(call: Call, path: str, backends: Dict[str, List[str]]) -> Optional[D
     except OpError:
         return None
     checked = [row for row in rows if row["check_status"] and not row["status"].startswith("MAINT")]
-    counters = ("chkfail", "chkdown", "hanafail", "econ", "wredis", "wretr")
     return {
         "took": took.told(),
         "checked": len(checked),
-        "up": {
-            name: sum(row["pxname"] == name and row["status"].startswith("UP") for row in rows) for name in backends
-        },
         "qmax": {row["pxname"]: int(row["qmax"] or 0) for row in told if row["svname"] == "BACKEND"},
-        "counters": {name: sum(int(row[name] or 0) for row in rows) for name in counters},
+        "failed": sum(int(row["chkfail"] or 0) for row in rows),
     }
 
 

@@ -89,7 +89,7 @@ class Requests:
             return True
         if status >= 500 and again:
             self.count("lost_after_retries")
-        if queue >= 0 and whole:
+        if queue >= 0 and whole and not again:  # before another try HAProxy waits, which is in this time too
             self.times["queue"].add(queue)
         if connect >= 0 and not again:
             self.times["connect"].add(connect)

@@ -60,7 +60,8 @@ def gather_figures(subject: Subject, since: float) -> Gathered:
     measured = Measured(
         settings=subject.fleet.proxy,
         engines=tuple(
-            EngineFigures(one.id, one.backend, one.context, histograms.get(one.id)) for one in lead.layout_engines
+            EngineFigures(one.id, one.backend, one.context, one.concurrency, histograms.get(one.id))
+            for one in lead.layout_engines
         ),
         log=proxy.log,
         checks=proxy.checks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +46,8 @@ def times(longest: float, count: int = 1000, usual: float | None = None) -> Time
 def requests(count: int = 1000, **figures: Any) -> Requests:
     """Quick requests, but for what is said."""
     quick = {"run": 2.0, "first_byte": 1.0, "queue": 0.5, "connect": 0.002, "idle": 3.0}
-    named = {name: times(figures.pop(name, longest), count) for name, longest in quick.items()}
+    given_ = {name: figures.pop(name, longest) for name, longest in quick.items()}
+    named = {name: one if isinstance(one, Times) else times(one, count) for name, one in given_.items()}
     counts = {"requests": count, **figures.pop("counts", {})}
     return Requests.model_validate({**named, "counts": counts, **figures})
 
@@ -57,7 +59,7 @@ def engine(id_: str = "replicas/m@a", *, first: float | None = None, prompt: flo
         told = HistogramsTold(
             time_to_first_token_seconds=((0.1, 500.0), (first, 3.0)), request_prompt_tokens=((prompt, 503.0),)
         )
-    return EngineFigures(id_, "m", 100_000, told)
+    return EngineFigures(id_, "m", 100_000, 12, told)
 
 
 PAIR = (engine("replicas/m@a"), engine("replicas/m@b"))
@@ -70,6 +72,8 @@ def measured(
     loads: tuple[float, ...] = (40.0, 43.0),
     took: float | None = 0.004,
     checked: int = 2,
+    failed: int = 0,
+    qmax: int = 0,
     changes: dict[str, Any] | None = None,
     **figures: Any,
 ) -> Measured:
@@ -81,7 +85,7 @@ def measured(
         settings=Proxy.model_validate({"box": "a", **(given_ or {})}),
         engines=engines,
         log=log,
-        checks=None if took is None else Checks(took=times(took, 20), checked=checked),
+        checks=None if took is None else Checks(took=times(took, 20), checked=checked, failed=failed, qmax={"m": qmax}),
         loads={"replicas/m@a": loads} if loads else {},
         stops=(3.0,),
     )
@@ -127,6 +131,7 @@ CASES: list[tuple[str, Measured, str, str]] = [
         "stays in for 3.3 s",
     ),
     ("fall", measured(), "2", "never was an engine out"),
+    ("fall", measured(failed=5), "2", "5 checks have failed since the last reload"),
     ("fall", measured({"fall": 1}), "2", "a single lost packet"),
     ("fall", measured({"fall": 9}), "3", "more would take longer than 3.0 s"),
     ("fall", measured(changes={"false_alarms": 2}), "2", "twice"),
@@ -140,21 +145,28 @@ CASES: list[tuple[str, Measured, str, str]] = [
     ("retries", measured({"retries": 9}), "3", "2 copies"),
     ("retries", measured(engines=PAIR * 2, counts={"lost_after_retries": 1}), "4", "1 failed all the same"),
     ("retries", measured(engines=PAIR[:1], tries={"1": 3, "2": 1}), "3", "1 engine; 4 of 1000 requests"),
-    ("timeout_connect", measured(), "500ms", "the slowest took 2 ms; another copy has it sooner"),
-    ("timeout_connect", measured({"timeout_connect": "800ms"}), "800ms", "the slowest took 2 ms"),
+    ("timeout_connect", measured(), "500ms", "the slowest 2 ms; another copy has it sooner"),
+    (
+        "timeout_connect",
+        measured({"timeout_connect": "800ms"}),
+        "800ms",
+        "99 in 100 took at most 2 ms, the slowest 2 ms",
+    ),
     ("timeout_connect", measured(connect=0.15), "1500ms", "150 ms"),
-    ("timeout_connect", measured(connect=1.01), "3s", "1010 ms"),
+    ("timeout_connect", measured(connect=times(0.45, usual=0.002)), "750ms", "2 ms, the slowest 450 ms"),
+    ("timeout_connect", measured(connect=1.01), "3s", "slowest 1.0 s"),
     ("timeout_connect", measured(engines=PAIR[:1]), "2s", "2 ms"),
     ("timeout_connect", measured({"timeout_connect": "500ms"}, engines=PAIR[:1]), "2s", "one engine only"),
-    ("timeout_queue", measured(), "hold", "the longest wait for a place was 0.5 s (m)"),
-    ("timeout_queue", measured({"timeout_queue": "1m"}), "1m", "0.5 s"),
+    ("timeout_queue", measured(), "hold", "take 24 at once; the longest wait for a place was 500 ms"),
+    ("timeout_queue", measured(qmax=31), "hold", "up to 31 waited at the same time"),
+    ("timeout_queue", measured({"timeout_queue": "1m"}), "1m", "500 ms"),
     ("timeout_queue", measured({"timeout_queue": "1m"}, queue=50.0), "3m", "50 s"),
     ("timeout_queue", measured({"timeout_queue": "1m"}, queue=5000.0), "20m", "83 min"),
     ("timeout_queue", measured({"timeout_queue": "1m"}, ends={"sQ": 3}), "20m", "3 requests ran out of it"),
     ("timeout_queue", measured(ends={"CQ": 2}, left_queue=times(9.0, 2)), "hold", "2 clients left"),
     ("timeout_http_keep_alive", measured(), "1m", "used again was 3.0 s"),
     ("timeout_http_keep_alive", measured(idle=58.0), "2m", "clients keep connections for longer"),
-    ("timeout_http_keep_alive", measured({"timeout_http_keep_alive": "2s"}, idle=0.1), "1m", "0.1 s"),
+    ("timeout_http_keep_alive", measured({"timeout_http_keep_alive": "2s"}, idle=0.1), "1m", "100 ms"),
     ("timeout_http_keep_alive", measured({"timeout_http_keep_alive": "1h"}), "1m", "3.0 s"),
 ]
 
@@ -186,6 +198,12 @@ def test_too_little_data_gives_no_advice_and_says_what_is_missing(
     for setting in settings_:
         assert (told[setting].advised, told[setting].changes) == (None, False)
         assert missing in (told[setting].missing or "")
+
+
+def test_every_rule_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "proxy-tune.md").read_text()
+    rows = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert sorted(rows) == sorted(advice.setting for advice in tune(measured()))
 
 
 def test_every_setting_of_time_or_tries_has_an_advice_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleetctl.spec.units import parse_duration
+from fleetctl.spec.units import seconds as spoken
 
 _STEPS = (
     *("50ms", "100ms", "150ms", "200ms", "250ms", "300ms", "400ms", "500ms", "600ms", "750ms"),
@@ -46,8 +47,18 @@ def written(seconds: float) -> str:
     for unit, length in (("h", 3600), ("m", 60), ("s", 1)):
         if seconds >= length and seconds % length == 0:
             return f"{seconds / length:.0f}{unit}"
-    milliseconds = seconds * 1000
-    return f"{milliseconds:.0f}ms" if milliseconds == round(milliseconds) and seconds < 10 else f"{seconds:.10g}s"
+    milliseconds = round(seconds * 1000, 6)
+    return f"{milliseconds:.0f}ms" if milliseconds.is_integer() and seconds < 10 else f"{seconds:.10g}s"
+
+
+def said(seconds: float) -> str:
+    """A duration as a person says it in a sentence, short ones in milliseconds."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else spoken(seconds)
+
+
+def rounded_up(seconds: float) -> float:
+    """The next duration that people write."""
+    return next((step for step, _ in STEPS if step >= seconds), seconds)
 
 
 def fitted(now: float, least: float, target: float, most: float) -> float:
@@ -57,7 +68,7 @@ def fitted(now: float, least: float, target: float, most: float) -> float:
     """
     if least <= now <= most:
         return now
-    above = next((seconds for seconds, _ in STEPS if seconds >= max(target, least)), max(target, least))
+    above = rounded_up(max(target, least))
     if above <= most:
         return above
     below = [seconds for seconds, _ in STEPS if least <= seconds <= most]

@@ -104,13 +104,12 @@ class Log(Told):
 
 
 class Checks(Told):
-    """Health checks over a moment, and what HAProxy has counted since its last reload."""
+    """Health checks over a moment; ``failed`` and ``qmax`` (longest queue) are since HAProxy's last reload."""
 
     took: Times = Times()
     checked: int = 0
-    up: dict[str, int] = {}
+    failed: int = 0
     qmax: dict[str, int] = {}
-    counters: dict[str, int] = {}
 
 
 class ProxyTold(Told):
@@ -141,6 +140,7 @@ class EngineTold(Told):
     id: str
     backend: str
     context: int
+    concurrency: int
 
 
 class BoxTold(Told):
@@ -162,6 +162,7 @@ class EngineFigures:
     id: str
     backend: str
     context: int
+    concurrency: int
     told: HistogramsTold | None = None
 
     @property

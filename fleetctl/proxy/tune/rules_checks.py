@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fleetctl.proxy.tune.advice import STEPS, Advice, fitted, written
+from fleetctl.proxy.tune.advice import STEPS, Advice, fitted, rounded_up, said, written
 from fleetctl.proxy.tune.figures import Measured
 from fleetctl.proxy.tune.rules_waits import few
-from fleetctl.spec.units import seconds
 
 OUT_WITHIN = 3.0
 """Seconds within which a box that fell silent gets no more requests."""
@@ -44,8 +43,10 @@ def fall(measured: Measured, connect: float) -> Advice:
         fits = [tries for tries in range(2, 11) if out_after(interval, tries, connect) <= OUT_WITHIN]
         value = 2 if now < 2 else min(now, max(fits, default=2))
         why = f"{_times(alarms)} was an engine out that was only late with a check"
+        failed = measured.checks.failed if measured.checks else 0
+        why += f"; {failed} checks have failed since the last reload" if failed else ""
         why += "; with 1 a single lost packet takes an engine out" if now < 2 else ""
-        why += f"; more would take longer than {seconds(OUT_WITHIN)}" if value < now else ""
+        why += f"; more would take longer than {said(OUT_WITHIN)}" if value < now else ""
     else:
         value = max(now, 3)
         why = f"{_times(alarms)} an engine was out, and back within 30 s, that was only late with a check"
@@ -74,19 +75,19 @@ def check_interval(measured: Measured, fall_: int, connect: float) -> Advice:
     longest = longest_interval(fall_, connect)
     if checks is None or not count:
         missing = "a check that an engine answered" if checks else "the running proxy"
-        outage = f"a box that falls silent is out after {seconds(out_after(now, fall_, connect))}"
+        outage = f"a box that falls silent is out after {said(out_after(now, fall_, connect))}"
         return Advice("check_interval", written(now), None, "", outage, count, missing)
     took = max(checks.took.longest_s, measured.log.changes.checks.quantile(0.99))
     least = max(SHORTEST_INTERVAL, 2 * took, checks.checked / PER_SECOND)
     most = max(step for step, _ in STEPS if step <= longest)
     value = now if min(least, most) <= now <= longest else fitted(now, min(least, most), USUAL_INTERVAL, most)
     out = out_after(value, fall_, connect)
-    outage = f"a box that falls silent is out after {seconds(out)} at most, in {fall_} checks"
-    why = f"{checks.checked} engines are checked, and answer within {took * 1000:.0f} ms"
+    outage = f"a box that falls silent is out after {said(out)} at most, in {fall_} checks"
+    why = f"{checks.checked} engines are checked, and answer within {said(took)}"
     if least > most:
-        why += f"; that is slow, but a longer interval would leave a silent box in for over {seconds(OUT_WITHIN)}"
+        why += f"; that is slow, but a longer interval would leave a silent box in for over {said(OUT_WITHIN)}"
     elif now > longest:
-        why += f"; now a silent box stays in for {seconds(out_after(now, fall_, connect))}"
+        why += f"; now a silent box stays in for {said(out_after(now, fall_, connect))}"
     elif now < least:
         why += "; checks this often get in the way of requests"
     return Advice("check_interval", written(now), written(value), why, outage, count)
@@ -112,24 +113,28 @@ def retries(measured: Measured) -> Advice:
 
 
 def timeout_connect(measured: Measured) -> Advice:
-    """Ten times the longest connect. It is also how long HAProxy waits (up to 1 s) before it tries again."""
+    """Ten times what connects take, and longer than any did. It is also how long HAProxy waits, up to 1 s, before it
+    tries again after a refused connection.
+    """
     now = measured.settings.timeout_connect
-    longest = measured.worst("connect")
+    longest, usual = measured.worst("connect"), measured.worst("connect", 0.99)
     count = sum(requests.connect.count for requests in measured.log.backends.values())
     missing = few(count, "connections")
     outage = "a request to a silent box waits this long, and one that was refused up to 1 s, before another gets it"
-    if longest is None or missing is not None:
+    if longest is None or usual is None or missing is not None:
         return Advice("timeout_connect", written(now), None, "", outage, count, missing or few(0, "connections"))
     single = 1 in measured.copies.values()
+    slow = max(10 * usual.seconds, 1.5 * longest.seconds)
     if single:  # a lost packet is sent again after 1 s; that must not take the only engine out
-        least, target, most = max(1.2, 4 * longest.seconds), max(2.0, 4 * longest.seconds), 3.0
+        least, target, most = max(1.2, slow), max(2.0, slow), 3.0
         also = "; a packet that is lost is sent again after 1 s, and there is one engine only"
     else:
-        least, target, most = max(0.25, 10 * longest.seconds), max(0.5, 10 * longest.seconds), 1.0
+        least, target, most = max(0.25, slow), max(0.5, slow), 1.0
         also = "; another copy has it sooner with a shorter limit"
-    most = max(most, min(1.2 * target, 3.0))
+    most = max(most, min(rounded_up(target), 3.0))
     value = fitted(now, min(least, most), target, most)
-    why = f"of {count} connections the slowest took {longest.seconds * 1000:.0f} ms" + (also if value != now else "")
+    told = f"of {count} connections 99 in 100 took at most {said(usual.seconds)}, the slowest {said(longest.seconds)}"
+    why = told + (also if value != now else "")
     return Advice("timeout_connect", written(now), written(value), why, outage, count)
 
 

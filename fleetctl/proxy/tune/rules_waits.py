@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fleetctl.proxy.tune.advice import Advice, fitted, written
+from fleetctl.proxy.tune.advice import Advice, fitted, said, written
 from fleetctl.proxy.tune.figures import EngineFigures, Measured
 from fleetctl.spec.fleet import Proxy
-from fleetctl.spec.units import seconds
 
 ENOUGH = 200
 """Requests without which nothing is said of their durations: two of them are above the 99th percentile."""
@@ -42,9 +41,9 @@ def drain(measured: Measured, hold_s: float = 0.0) -> Advice:
     least, most = max(SHORTEST_DRAIN, need), max(LONG_RUN, 10 * wanted)
     if hold_s:  # held requests outlast a drain
         least, most = min(least, hold_s), min(most, hold_s)
-    told = f"of {count} answers 99 in 100 took at most {seconds(usual.seconds)}, the longest {seconds(longest.seconds)}"
+    told = f"of {count} answers 99 in 100 took at most {said(usual.seconds)}, the longest {said(longest.seconds)}"
     if longest.seconds > LONG_RUN:
-        told += f"; those above {seconds(LONG_RUN)} are not waited for"
+        told += f"; those above {said(LONG_RUN)} are not waited for"
     return Advice("drain", written(now), written(fitted(now, least, wanted, most)), told, outage, count)
 
 
@@ -52,7 +51,7 @@ def hold(measured: Measured, drain_s: float) -> Advice:
     """Longer than an engine is away: the drain before it stops, its end, its start with half as much again."""
     now = measured.settings.hold
     loads = [(load, engine) for engine, several in measured.loads.items() for load in several]
-    outage = "while no engine is up, requests wait this long and then get 503; a longer hold costs nothing"
+    outage = "while no engine is up, requests wait this long and then get 503; who cannot wait leaves sooner"
     if not loads:
         missing = "a start of an engine by `fleetctl cutover`, `apply` or `restart`"
         return Advice("hold", written(now), None, "", outage, 0, missing)
@@ -61,9 +60,9 @@ def hold(measured: Measured, drain_s: float) -> Advice:
     single = 1 in measured.copies.values()
     need = drain_s + stop + 1.5 * load + (REBOOT if single else 0.0)
     value = fitted(now, need, 1.2 * need, max(LONGEST_HOLD, 4 * need))
-    why = f"the longest of {len(loads)} starts took {seconds(load)} ({engine}), the longest stop {seconds(stop)}"
-    why += f"; with a drain of {seconds(drain_s)}" + (f" and {seconds(REBOOT)} to boot" if single else "")
-    why += f" it has to be {seconds(need)} or more"
+    why = f"the longest of {len(loads)} starts took {said(load)} ({engine}), the longest stop {said(stop)}"
+    why += f"; with a drain of {said(drain_s)}" + (f" and {said(REBOOT)} to boot" if single else "")
+    why += f" it has to be {said(need)} or more"
     over = measured.log.counted("hold_over")
     why += f"; {over} requests ran out of it" if over else ""
     return Advice("hold", written(now), written(value), why, outage, len(loads))
@@ -80,11 +79,14 @@ def timeout_queue(measured: Measured, hold_s: float) -> Advice:
     if longest is None or missing is not None:
         return Advice("timeout_queue", shown, None, "", outage, count, missing or few(0))
     over, left = measured.log.ended("sQ"), measured.log.ended("CQ")
-    why = f"the longest wait for a place was {seconds(longest.seconds)} ({longest.backend})"
+    room = sum(engine.concurrency for engine in measured.engines)
+    why = f"the engines take {room} at once; the longest wait for a place was {said(longest.seconds)}"
+    waited = max(measured.checks.qmax.values(), default=0) if measured.checks else 0
+    why += f", and up to {waited} waited at the same time" if waited else ""
     if over:
         why += f"; {over} requests ran out of it: the engines are too few or take too few at once"
     if left and (patience := measured.worst("left_queue")):
-        why += f"; {left} clients left before they had one, the last after {seconds(patience.seconds)}"
+        why += f"; {left} clients left before they had one, the last after {said(patience.seconds)}"
     least = max(30.0, 3 * longest.seconds)
     if setting is None or (now >= least and not over):
         return Advice("timeout_queue", shown, shown, why, outage, count)
@@ -108,9 +110,9 @@ def stream_limit(measured: Measured) -> Advice:
     sure = of is not None and count >= MANY
     most = 3 * wanted if sure else max(6 * wanted, float(Proxy.model_fields["stream_limit"].default))
     value = fitted(now, need, wanted, most)
-    why = f"the longest answer took {seconds(longest.seconds)}, {seconds(silence.seconds)} of silence came before one"
-    why += f"; first tokens took up to {seconds(first)} ({engine})" if engine else ""
-    why += f"; a prompt of the whole context may take {seconds(full)} ({of})" if of else ""
+    why = f"the longest answer took {said(longest.seconds)}, {said(silence.seconds)} of silence came before one"
+    why += f"; first tokens took up to {said(first)} ({engine})" if engine else ""
+    why += f"; a prompt of the whole context may take {said(full)} ({of})" if of else ""
     cut = measured.log.ended("sH", "sD")
     why += f"; {cut} requests were given up at the limit" if cut else ""
     return Advice("stream_limit", written(now), written(value), why, outage, count)
@@ -163,7 +165,7 @@ def timeout_http_keep_alive(measured: Measured) -> Advice:
         return Advice("timeout_http_keep_alive", written(now), None, "", outage, count, missing or few(0))
     near = sum(requests.idle.above(0.8 * now) for requests in measured.log.backends.values())
     least = min(2 * longest.seconds, LONGEST_IDLE) if near else SHORTEST_IDLE
-    why = f"the longest pause after which a connection was used again was {seconds(longest.seconds)}"
+    why = f"the longest pause after which a connection was used again was {said(longest.seconds)}"
     why += f"; {near} were nearly as long as the limit, so clients keep connections for longer" if near else ""
     value = fitted(now, least, max(60.0, min(2 * longest.seconds, LONGEST_IDLE)), LONGEST_IDLE)
     return Advice("timeout_http_keep_alive", written(now), written(value), why, outage, count)
