@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference
-from fleetctl.plan.firewall import is_foreign
+from fleetctl.plan.firewall import is_foreign, who_is_shut_out
 from fleetctl.render.release import Release
 from fleetctl.spec.units import gib
 
@@ -154,4 +154,5 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
         found.append(
             f"the proxy moves from {source.proxy.box} to {target.proxy.box}: requests to the old address are not held"
         )
+    found += who_is_shut_out(source, target)
     return found
