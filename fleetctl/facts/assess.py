@@ -116,7 +116,7 @@ def _notes(observed: Observed) -> list[str]:
         for box, facts in observed.items()
         for note in facts.notes
     ]
-    return _restarts(observed) + drained + odd
+    return _restarts(observed) + drained + odd + _refused(observed)
 
 
 def _restarts(observed: Observed) -> list[str]:
@@ -125,6 +125,15 @@ def _restarts(observed: Observed) -> list[str]:
         for box, facts in observed.items()
         for unit, state in facts.units.items()
         if unit in facts.ours and state.restarts
+    ]
+
+
+def _refused(observed: Observed) -> list[str]:
+    return [
+        f"{box}: within a day the firewall refused {', '.join(who[:5])}{' and others' if len(who) > 5 else ''} at an "
+        "engine's own port: point them at the proxy, or list them under firewall: {allow: […]}"
+        for box, facts in observed.items()
+        if facts.firewall is not None and (who := facts.firewall.refused)
     ]
 
 

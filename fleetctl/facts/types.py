@@ -102,13 +102,14 @@ class ProxyFacts(Seen):
 class FirewallFacts(Seen):
     """The table inet fleetctl as it is loaded. ``mark`` says which one it is, ``intact`` that it is as in its file.
 
-    One that is ``tried`` goes away by itself.
+    One that is ``tried`` goes away by itself. ``refused`` are addresses that it turned away within a day.
     """
 
     loaded: bool
     mark: str | None = None
     intact: bool = False
     tried: bool = False
+    refused: tuple[str, ...] = ()
 
 
 class VrrpFacts(Seen):
@@ -225,7 +226,8 @@ class BoxFacts(Seen):
             for name, unit in self.units.items()
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
-        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), self.firewall)
+        firewall = self.firewall and (self.firewall.mark, self.firewall.intact, self.firewall.tried)
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

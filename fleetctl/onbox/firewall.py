@@ -23,6 +23,7 @@ BEFORE = "/run/fleetctl/firewall-before.nft"
 REVERT = "fleetctl-firewall-revert"
 PROGRAMS = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin"
 EMPTY = "table %s\ndelete table %s\n" % (TABLE, TABLE)  # right whether it is there or not
+REFUSED = re.compile(r"(set refused_ip[46] \{[^{}]*?)\t\telements = \{([^{}]*)\}\n")
 CONNECT_LIMIT = 2.0  # seconds for one connection
 
 
@@ -40,16 +41,28 @@ def _nft(call: Call, *words: str, stdin: str = "") -> None:
 
 
 def listing(call: Call) -> Optional[str]:
-    """The loaded table as nft tells it, without counters; None when there is none."""
+    """The loaded table as nft tells it, with those who were refused; None when there is none."""
     if nft() is None:
         return None
-    done = run(call, ["nft", "-s", "list", "table", *TABLE.split()])
+    done = run(call, ["nft", "list", "table", *TABLE.split()])
     return done["out"] if done["rc"] == 0 else None
+
+
+def without_refused(table: str) -> str:
+    """A listed table as it was loaded: nobody has been refused yet."""
+    return REFUSED.sub(r"\1", table)
+
+
+def refused(table: str) -> List[str]:
+    """Addresses in a listed table that were refused."""
+    return [
+        word for found in REFUSED.finditer(table) for word in re.findall(r"([0-9a-f.:]+) (?:timeout|expires)", found[2])
+    ]
 
 
 def listing_of(call: Call, path: str) -> Optional[str]:
     """What ``listing`` would tell of the table in a file: it is loaded where no packet comes by. None: it cannot be."""
-    load_and_list = 'nft -f "$0" && exec nft -s list table ' + TABLE
+    load_and_list = 'nft -f "$0" && exec nft list table ' + TABLE
     done = run(call, ["unshare", "--net", "sh", "-c", load_and_list, path])
     return done["out"] if done["rc"] == 0 else None
 
@@ -57,15 +70,16 @@ def listing_of(call: Call, path: str) -> Optional[str]:
 def look(call: Call, path: str = FILE) -> Dict[str, Any]:
     """The table that is loaded: its ``mark``, and whether it is ``intact``, exactly the one in the file.
 
-    ``tried``: it goes away by itself unless it is kept.
+    ``tried``: it goes away by itself unless it is kept. ``refused`` are the addresses it turned away within a day.
     """
     there = listing(call)
     mark = re.search(r'comment "fleetctl ([0-9a-f]+)"', there or "")
     return {
         "loaded": there is not None,
         "mark": mark.group(1) if mark else None,
-        "intact": there is not None and os.path.exists(path) and there == listing_of(call, path),
+        "intact": there is not None and os.path.exists(path) and without_refused(there) == listing_of(call, path),
         "tried": _timer(call) if there is not None else False,
+        "refused": refused(there or ""),
     }
 
 
@@ -86,7 +100,7 @@ def firewall_before(call: Call) -> str:
     if _timer(call) and os.path.exists(BEFORE):
         with open(BEFORE, encoding="utf-8") as source:
             return source.read()
-    return EMPTY + (listing(call) or "")
+    return EMPTY + without_refused(listing(call) or "")
 
 
 @op("firewall_try")

@@ -37,6 +37,14 @@ def loaded_as_wanted(facts: BoxFacts, box: str, release: Release) -> bool:
     return seen is not None and seen.intact and not seen.tried and seen.mark == mark
 
 
+def who_is_shut_out(source: Release, target: Release) -> Iterable[str]:
+    """What an operator should know before there is a firewall for the first time."""
+    if source.firewall is not None or target.firewall is None:
+        return
+    others = f" and {', '.join(target.firewall.allow)}" if target.firewall.allow else ""
+    yield f"the ports of engines answer the boxes of the fleet{others} alone from now on: all others use the proxy"
+
+
 def is_foreign(facts: BoxFacts, box: str) -> bool:
     """A table of that name is loaded which is neither fleetctl's nor was when it was put there."""
     known = facts.release is not None and guards(facts.release, box)

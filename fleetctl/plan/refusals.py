@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference
-from fleetctl.plan.firewall import is_foreign
+from fleetctl.plan.firewall import is_foreign, who_is_shut_out
 from fleetctl.plan.floating import floating_refusals
 from fleetctl.render.proxy import endpoint
 from fleetctl.render.release import Release
@@ -157,7 +157,7 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
     if len(generations) > 1:
         told = ", ".join(f"{box} {facts.generation}" for box, facts in observed.items())
         found.append(f"the boxes are not in the same generation ({told}); the move brings them together")
-    return found + _new_place(source, target) + _leaving(target)
+    return found + _new_place(source, target) + _leaving(target) + list(who_is_shut_out(source, target))
 
 
 def _leaving(target: Release) -> list[str]:

@@ -125,6 +125,8 @@ def test_a_stranger_is_refused_while_requests_through_the_proxy_and_what_is_conn
     assert {box: of_others(moving, box) for box in BOXES} == site
     assert healthy(moving, text)
     assert moving.run("apply", "--yes", text=text).nothing
+    notes = "\n".join(moving.status(text)["notes"])
+    assert f"box2: within a day the firewall refused {moving.lab.bridge.host_address} at an engine's own port" in notes
     # This machine is allowed: the same table with one address more.
     allowed = walled(moving, str(moving.lab.bridge.host_address))
     assert moving.run("apply", "--yes", text=allowed).rc == 0
@@ -155,7 +157,9 @@ def test_a_move_does_not_change_it_and_a_reboot_brings_it_back(open_fleet: Movin
     ran = moving.run("cutover", "--to", "replicas", "--yes")
     assert ran.rc == 0, ran
     assert not any(loaded(moving, box) for box in BOXES)
-    assert [step for step in ran.steps() if "firewall" in step] == [f"settle.remove_firewall.{box}" for box in BOXES]
+    assert sorted(step for step in ran.steps() if "firewall" in step) == [
+        f"settle.remove_firewall.{box}" for box in BOXES
+    ]
 
 
 def test_a_table_that_is_flushed_or_edited_is_seen_and_put_back(open_fleet: Moving) -> None:

@@ -123,6 +123,7 @@ def test_a_move_loads_it_first_and_takes_it_away_last(
 ) -> None:
     made = plan(source, target, observed, generation=None if target is BEFORE else 2, book=book)
     assert steps(made) == expected
+    assert bool([told for told in made.warnings if "all others use the proxy" in told]) == (source is OPEN)
     for step in made.steps:
         others = [
             path for key in ("install", "remove") if "firewall" not in step.kind for path in step.params.get(key, ())
