@@ -134,8 +134,8 @@ def silence_limit(measured: Measured, stream_s: float) -> Advice:
     default, most = float(Proxy.model_fields["silence_limit"].default), stream_s / 2
     least = min(max(SHORTEST_SILENCE, 1.2 * quiet), most)
     value = fitted(now, least, min(2 * quiet, most), min(max(default, 4 * quiet), most))
-    why = f"{seconds(silence.seconds)} of silence came before an answer"
-    why += f"; first tokens took up to {seconds(first)} ({engine})" if engine else ""
+    why = f"{said(silence.seconds)} of silence came before an answer"
+    why += f"; first tokens took up to {said(first)} ({engine})" if engine else ""
     return Advice("silence_limit", written(now), written(value), why, outage, count)
 
 
