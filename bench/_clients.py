@@ -140,8 +140,8 @@ class Clients:
         """Let them ask for a while."""
         time.sleep(CALM)
 
-    def settle(self, limit: float = 90.0) -> None:
-        """Wait until nothing failed and answers came for a while; goes on after ``limit`` seconds all the same."""
+    def settle(self, limit: float = 90.0) -> bool:
+        """Wait for a while in which nothing fails and answers come; False when ``limit`` seconds bring none."""
         end = time.monotonic() + limit
         since = time.monotonic()
         while time.monotonic() < end:
@@ -149,7 +149,8 @@ class Clients:
             seen = [told for at, told in self._moments if at >= max(since, time.monotonic() - CALM - 0.5)]
             well = len(seen) > 2 and seen[0]["failed"] == seen[-1]["failed"]
             if well and time.monotonic() - since > CALM and seen[-1]["answered"] - seen[0]["answered"] >= 20:
-                return
+                return True
+        return False
 
     def _until(self, condition: Any, limit: float, what: str) -> None:
         assert self._process

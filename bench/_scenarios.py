@@ -36,9 +36,16 @@ class Bench:
         with Clients(self.python, url or self.fleet.url, MODEL, **options) as clients:
             clients.calm()
             yield under
-            clients.settle()
+            settled = clients.settle()
         seen = asdict(tally(clients.requests, self.baseline))
-        record = {"bench": "traffic", "scenario": scenario, "through": through, **seen, **under.more}
+        record = {
+            "bench": "traffic",
+            "scenario": scenario,
+            "through": through,
+            **seen,
+            **under.more,
+            "settled": settled,
+        }
         self.told(record)
         self.note(scenario, through, "failed", record["failed_before_first_byte"], goal=under.failed_goal)
         self.note(scenario, through, "broken", record["broken_streams"], goal=under.broken_goal)
