@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference
-from fleetctl.plan.firewall import is_foreign, who_is_shut_out
+from fleetctl.plan.firewall import guards, is_foreign, who_is_shut_out
+from fleetctl.render.names import FIREWALL_UNIT
 from fleetctl.render.release import Release
 from fleetctl.spec.units import gib
 
@@ -114,6 +115,8 @@ def _clashes(target: Release, observed: Observed, difference: Difference) -> Ite
         wanted = {rank.unit: "rename the layout or the model, or remove" for _, rank in target.ranks_on(box)}
         if target.proxy and target.proxy.box == box:
             wanted[target.proxy.unit] = "remove"
+        if guards(target, box):
+            wanted[FIREWALL_UNIT] = "remove"
         for name, way_out in wanted.items():
             unit = facts.units.get(name)
             if unit and unit.fragment and name not in facts.ours:
