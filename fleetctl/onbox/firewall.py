@@ -18,7 +18,6 @@ from fleetctl.onbox.units import show
 
 TABLE = "inet fleetctl"
 FILE = "/etc/fleetctl/firewall.nft"
-UNIT = "fleetctl-firewall.service"
 BEFORE = "/run/fleetctl/firewall-before.nft"
 REVERT = "fleetctl-firewall-revert"
 PROGRAMS = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin"
@@ -55,9 +54,7 @@ def without_refused(table: str) -> str:
 
 def refused(table: str) -> List[str]:
     """Addresses in a listed table that were refused."""
-    return [
-        word for found in REFUSED.finditer(table) for word in re.findall(r"([0-9a-f.:]+) (?:timeout|expires)", found[2])
-    ]
+    return [element.split()[0] for found in REFUSED.finditer(table) for element in found.group(2).split(",")]
 
 
 def listing_of(call: Call, path: str) -> Optional[str]:
@@ -112,6 +109,8 @@ def firewall_try(call: Call, path: str, limit: float) -> Dict[str, Any]:
     if nft() is None:
         raise OpError("there is no nft here: apt-get install nftables")
     _nft(call, "-c", "-f", path)
+    if listing_of(call, path) is None:
+        raise OpError("what is loaded could not be compared with the file: `unshare --net nft -f %s` fails here" % path)
     before = firewall_before(call)
     _disarm(call)
     write(call, [{"path": BEFORE, "content": before, "mode": 0o600, "private": True}])
@@ -120,10 +119,13 @@ def firewall_try(call: Call, path: str, limit: float) -> Dict[str, Any]:
     done = run(call, ["systemd-run", "--quiet", *timer, word, "--", str(nft()), "-f", BEFORE])
     if done["rc"] != 0:
         raise OpError("systemd-run failed, so the firewall was not loaded: %s" % done["err"].strip())
-    _nft(call, "-f", path)
-    if not look(call, path)["intact"]:
+    try:
+        _nft(call, "-f", path)
+        if not look(call, path)["intact"]:
+            raise OpError("the table that is loaded is not the one in %s; it was taken back" % path)
+    except OpError:
         _take_back(call)
-        raise OpError("the table that is loaded is not the one in %s; it was taken back" % path)
+        raise
     return {}
 
 

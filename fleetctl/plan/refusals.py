@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable
 
 from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference
-from fleetctl.plan.firewall import is_foreign, who_is_shut_out
+from fleetctl.plan.firewall import guards, is_foreign, who_is_shut_out
 from fleetctl.plan.floating import floating_refusals
+from fleetctl.render.names import FIREWALL_UNIT
 from fleetctl.render.proxy import endpoint
 from fleetctl.render.release import Release
 from fleetctl.spec.units import gib
@@ -121,6 +122,8 @@ def _clashes(target: Release, observed: Observed, difference: Difference) -> Ite
         if target.proxy and box in target.proxy.boxes:
             wanted[target.proxy.unit] = "remove"
             wanted |= {target.proxy.vrrp_unit: "remove"} if target.proxy.floating else {}
+        if guards(target, box):
+            wanted[FIREWALL_UNIT] = "remove"
         for name, way_out in wanted.items():
             unit = facts.units.get(name)
             if unit and unit.fragment and name not in facts.ours:

@@ -11,6 +11,7 @@ from planned import BEFORE, boxes_in, layout, office, plan, unit
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.assess import assess
 from fleetctl.facts.types import FirewallFacts, Observed
+from fleetctl.onbox.firewall import refused, without_refused
 from fleetctl.plan.types import Plan
 from fleetctl.render.firewall import FIREWALL_PATHS, firewall_of, mark_of
 from fleetctl.render.release import Release
@@ -200,3 +201,40 @@ def test_it_is_refused_where_it_cannot_be_or_would_replace_what_is_not_fleetctls
 ) -> None:
     with pytest.raises(RefusedError, match=told):
         plan(OPEN, WALLED, able(OPEN, b=facts))
+
+
+LISTED = """table inet fleetctl {
+\tset engines {
+\t\ttype inet_service
+\t\telements = { 8000, 8001 }
+\t}
+
+\tset refused_ip4 {
+\t\ttype ipv4_addr
+\t\tflags dynamic,timeout
+\t\ttimeout 1d
+\t\telements = { 10.1.1.1 expires 23h59m59s992ms, 10.1.1.2 timeout 1d expires 23h,
+\t\t\t     10.1.1.3 expires 1h }
+\t}
+
+\tset refused_ip6 {
+\t\ttype ipv6_addr
+\t\tflags dynamic,timeout
+\t\ttimeout 1d
+\t\telements = { fd00::1 expires 5s }
+\t}
+}
+"""
+
+
+def test_those_who_were_refused_are_read_from_the_table_and_do_not_make_it_another() -> None:
+    assert refused(LISTED) == ["10.1.1.1", "10.1.1.2", "10.1.1.3", "fd00::1"]
+    fresh = without_refused(LISTED)
+    assert "elements = { 8000, 8001 }" in fresh and "expires" not in fresh
+    assert (refused(fresh), without_refused(fresh)) == ([], fresh)
+    seen = walled(WALLED, b={"firewall": RIGHT.model_copy(update={"refused": tuple(refused(LISTED)) * 2})})
+    (note,) = assess(seen, "a", "office").notes
+    assert note.startswith(
+        "b: within a day the firewall refused 10.1.1.1, 10.1.1.2, 10.1.1.3, fd00::1, 10.1.1.1 and others"
+    )
+    assert seen["b"].digest() == walled(WALLED)["b"].digest()
