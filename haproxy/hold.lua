@@ -11,6 +11,8 @@
 
 local POLL = 20 -- milliseconds between two looks
 
+local HANDED = 100 -- milliseconds between two looks at the queues of an old process
+
 local last = {} -- backend -> {time of the last look in milliseconds, what was seen}
 
 local function milliseconds()
@@ -80,6 +82,23 @@ core.register_action("hold", { "http-req" }, function(txn, seconds, silence)
     end
     txn:set_var("txn.hold", outcome)
 end, 2)
+
+-- What is in the queue of an old process whose engines are gone is handed over as well. It does not check engines any more,
+-- and HAProxy sends a queue on only when a server comes up: so the one that leads to the new process does.
+local function hand_over_queues()
+    while true do
+        core.msleep(HANDED)
+        for name, backend in pairs(replaced() and core.backends or {}) do
+            local again = backend.servers.again
+            if again ~= nil and usable(name) == 0 and (tonumber(backend:get_stats().qcur) or 0) > 0 then
+                again:set_maint()
+                again:set_ready()
+            end
+        end
+    end
+end
+
+core.register_task(hand_over_queues)
 
 core.register_fetches("usable", function(_, name)
     return usable(name)

@@ -19,6 +19,8 @@ STATES = "/var/lib/fleetctl/proxy-servers"
 # Bits of srv_admin_state: set at runtime, `disabled` in the configuration, drained at runtime.
 FORCED_MAINT, CONFIGURED_MAINT, FORCED_DRAIN = 0x01, 0x04, 0x08
 
+LOOKS_AT_FORMER = 4  # looks in a row at which nothing runs, where a process from before a reload is there
+
 _one_at_a_time = threading.Lock()  # so that the last look is the one that is written
 
 
@@ -241,16 +243,19 @@ def proxy_set(call: Call, path: str, states: Dict[str, str], limit: float = 10) 
 def proxy_idle(call: Call, path: str, names: List[str], limit: float) -> Dict[str, Any]:
     """Wait until no request runs on the servers named; ``{"left": n}`` says how many did when time ran out.
 
-    Requests that began before a reload run in the process of that time, of which HAProxy's statistics say nothing.
+    Requests that began before a reload run in the process of that time, of which HAProxy's statistics say nothing. Its
+    queue is not seen at all: between two requests of it nothing runs for a moment, so that one look is not enough there.
     """
     start = time.monotonic()
     next_event = 0.5
+    calm, looks = 0, LOOKS_AT_FORMER if former_processes(path) else 1
     while True:
         now = servers(path)
         running = sum(now[name]["running"] for name in names if name in now)
         running += running_in_former(path, names)
         waited = time.monotonic() - start
-        if running == 0 or waited > limit:
+        calm = calm + 1 if running == 0 else 0
+        if calm >= looks or waited > limit:
             return {"left": running, "waited": round(waited, 2)}
         call.check()
         if waited >= next_event:
