@@ -19,14 +19,14 @@ _LOADING = re.compile(
     rf"[Mm]odel loading took {_NUMBER} ?(GiB|GB)(?: memory)?(?: and {_NUMBER} seconds)?"
     rf"|[Ll]oading model weights took {_NUMBER} ?(GiB|GB)|model weights take {_NUMBER}(GiB)"
 )
-_BLOCKS = re.compile(rf"# (?:GPU|cuda|CPU|cpu) blocks: {_NUMBER}")
+_BLOCKS = re.compile(rf"# \w+ blocks: {_NUMBER}, # CPU blocks")
 _BLOCK_SIZE = re.compile(rf"Setting attention block size to {_NUMBER} tokens")
 _PEAK = re.compile(rf"(?:PyTorch activation peak memory takes|torch peak memory increase:) {_NUMBER} ?GiB")
 _NON_TORCH = re.compile(rf"non_torch_memory takes {_NUMBER}GiB")
 _GRAPHS = re.compile(
     rf"Graph capturing finished in {_NUMBER} secs?, took {_NUMBER} GiB|Estimated CUDA graph memory: {_NUMBER} GiB"
 )
-_SHARE = re.compile(rf"gpu_memory_utilization['\"]?[:=(]+ ?{_NUMBER}|--gpu-memory-utilization[ =]{_NUMBER}")
+_SHARE = re.compile(rf"gpu_memory_utilization['\"]? ?[:=(]+ ?{_NUMBER}|--gpu-memory-utilization[ =]{_NUMBER}")
 _TOTAL = re.compile(rf"total_gpu_memory \({_NUMBER}GiB\)")
 _NOT_FREE = re.compile(
     rf"Free memory on device \S+ \({_NUMBER}/{_NUMBER} GiB\) on startup is less than desired GPU memory utilization"

@@ -104,6 +104,8 @@ def _format_of(tensor: Tensor, scales: Mapping[str, str], method: str) -> str:
         return {"awq": "AWQ", "gptq": "GPTQ"}.get(method, "AWQ or GPTQ")
     if tensor.dtype == "F4":
         return "FP4"
+    if tensor.dtype == "F8_E8M0":  # a type for scales of that format alone
+        return "MXFP4"
     if last.endswith(("_blocks", "_scales")) and tensor.dtype == "U8":
         return "MXFP4"
     if last in ("weight", "weight_packed", "weight_scale") and tensor.dtype in ("U8", "F8_E4M3", "F8_E8M0"):
