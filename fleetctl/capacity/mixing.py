@@ -105,7 +105,7 @@ def _lettered(text: Section) -> tuple[Kind, ...]:
 
 def _by_rule(text: Section, model_type: str, place: int, count: int) -> Kind:
     """The kind of layer ``place`` where the file has no list."""
-    if text.has("linear_num_value_heads") or model_type.startswith(_INTERVAL):
+    if model_type.startswith(_INTERVAL) or (text.has("linear_num_value_heads") and model_type in STATES):
         interval = text.whole("full_attention_interval", default=4, least=1)
         return Kind.STATE if (place + 1) % interval else Kind.FULL
     if model_type == "jamba":

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fleetctl.capacity.attention import Launch, heads_per_rank
+from fleetctl.capacity.attention import Launch, check_heads, heads_per_rank
 from fleetctl.capacity.headers import Tensor
 from fleetctl.capacity.pages import stage_of_layers
 from fleetctl.capacity.shape import Full, ModelShape, Window
@@ -126,6 +126,7 @@ def loaded_size(tensor: Tensor) -> int:
 
 def weigh(tensors: Iterable[Tensor], shape: ModelShape, launch: Launch, method: str = "") -> Weights:
     """Weights of a model on each rank. Raises SpecError where the heads cannot be divided over the ranks."""
+    check_heads(shape, launch)
     held = list(tensors)
     stages = [0.0] * launch.pp
     places = stage_of_layers(len(shape.layers), launch.pp)

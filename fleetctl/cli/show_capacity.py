@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fleetctl.capacity.weights import Weights
 
 _WIDTH = 78
-_LABEL = 34
+_LABEL = 32
 
 
 def events(shape: ModelShape, found: Study) -> Iterator[tuple[str, dict[str, Any]]]:
