@@ -35,6 +35,8 @@ _NOT_FREE = re.compile(
 _TOO_SMALL = re.compile(
     rf"{_NUMBER} GiB KV cache is needed, which is larger than the available KV cache memory \({_NUMBER}"
 )
+# The first line of a start; where an engine runs without the API server, the second.
+_STARTS = (re.compile(r"vLLM API server version"), re.compile(r"Initializing an? (?:V1 |V0 )?LLM engine"))
 _VERSION = re.compile(r"vLLM API server version (\S+)|LLM engine \(v([^)]+)\)")
 
 
@@ -74,7 +76,8 @@ class EngineLog:
 
 
 def parse_log(text: str) -> EngineLog:
-    """Read the log of one start; of several, the last one counts for what is said once."""
+    """Read the log of an engine; of several starts the last one counts."""
+    text = _last_start(text)
     concurrency, cpu = _last(_CONCURRENCY, text), _last(_ON_CPU, text)
     loading = [_loading(match) for match in _LOADING.finditer(text)]
     refused, small = _last(_NOT_FREE, text), _last(_TOO_SMALL, text)
@@ -103,6 +106,15 @@ def parse_log(text: str) -> EngineLog:
         needed=_bytes(small[1]) if small else None,
         free=_bytes(refused[1]) if refused else None,
     )
+
+
+def _last_start(text: str) -> str:
+    for begin in _STARTS:
+        found = _last(begin, text)
+        if found:
+            # Its own line, with what stands before the words.
+            return text[text.rfind("\n", 0, found.start()) + 1 :]
+    return text
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

@@ -110,9 +110,24 @@ def test_each_version_is_understood(text: str, expected: dict[str, object]) -> N
     assert asdict(parse_log(text)) == {**empty, **expected}
 
 
-def test_of_several_starts_in_one_log_the_last_one_counts() -> None:
-    log = parse_log("GPU KV cache size: 1,000 tokens\nGPU KV cache size: 2,000 tokens\n")
-    assert (log.tokens, log.whole) == (2000, True)
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "INFO [utils.py:299] vLLM API server version 0.32.0\n",
+        "INFO [core.py:133] Initializing a V1 LLM engine (v0.32.0)\n",
+    ],
+)
+def test_of_several_starts_in_one_log_the_last_one_counts(begin: str) -> None:
+    start = (
+        "INFO Model loading took {0} GiB memory and 5.0 seconds\nINFO Available KV cache memory: {0} GiB\n"
+        "INFO GPU KV cache size: {0},000 tokens, Maximum concurrency for 1,024 tokens per request: {0}.00x\n"
+    )
+    log = parse_log(begin + start.format(9) + begin + start.format(7))
+    assert (log.tokens, log.weights, log.available) == (7000, (7 * GIB,), (7 * GIB,))
+    assert log.whole
+
+
+def test_a_log_without_a_cache_is_not_of_a_whole_start() -> None:
     assert not parse_log("Available KV cache memory: 3 GiB").whole
 
 
