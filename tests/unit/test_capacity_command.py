@@ -51,6 +51,16 @@ def test_the_sum_is_shown_line_by_line_in_80_columns(tmp_path: Path) -> None:
     assert lines[-1].startswith("Advice: a copy on each box")
 
 
+def test_a_box_that_is_too_small_and_a_context_that_is_too_long_are_told_in_80_columns() -> None:
+    words = ["--weights", "62GiB", "--box-memory", "44.42GiB", "--share", "0.9", "--tp", "1,2", "--context", "1000000"]
+    done = fleetctl(str(DATA / "qwen2.5-32b-instruct.json"), *words)
+    assert done.returncode == 0, done.stderr
+    assert max(len(line) for line in done.stdout.splitlines() if "/" not in line) <= 80
+    assert "the engine will not start" in done.stdout
+    assert "the model's own context is 32,768 tokens" in done.stdout
+    assert "no division here holds 1 request of full context" in done.stdout
+
+
 def test_the_office_model_of_public_logs_is_foreseen() -> None:
     """Rows T14 and T15: 71 GiB of weights on a GB10, FP8, 4 draft tokens: 0.76 million tokens at 0.74, 1.08 at 0.78."""
     words = [str(DATA / "qwen3.8-flash-next.json"), "--weights", "71GiB", "--box-memory", "121.63GiB", "--kv", "fp8"]
@@ -80,7 +90,7 @@ def test_a_log_calibrates_the_sum_and_is_shown_beside_it(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "engine and activations" in done.stdout
     assert "measured" in done.stdout
-    assert "from that memory fleetctl says" in done.stdout
+    assert "fleetctl's, from that memory" in done.stdout
     (capacity, _) = events(*words)
     assert capacity["overhead_measured"]
     assert capacity["available"] == pytest.approx(8.33 * 1024**3, rel=1e-6)
