@@ -229,7 +229,7 @@ QUESTIONS: tuple[Callable[[dict[str, Row]], Compared], ...] = (
     from_terms(
         "T9",
         "qwen2.5-32b-instruct",
-        "3,947 blocks of 16; the overhead model was made with this row",
+        "the overhead model was made with this row",
         tokens=3947 * 16,
         context=32768,
     ),

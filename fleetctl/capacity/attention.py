@@ -118,6 +118,15 @@ def token_bytes(cache: Cache, shape: ModelShape, launch: Launch) -> float:
     return 2 * cache.width / cache.ratio if isinstance(cache, Compressed) else 0
 
 
+def check_heads(shape: ModelShape, launch: Launch) -> None:
+    """Raises SpecError where vLLM would refuse to divide the attention heads over the ranks."""
+    if shape.heads and shape.heads % launch.tp:
+        raise SpecError(
+            f"{shape.heads} attention heads cannot be divided over {launch.tp} ranks",
+            hint="--tp must divide the number of attention heads",
+        )
+
+
 def heads_per_rank(kv_heads: int, tp: int) -> int:
     """KV heads on a rank: divided while there are enough, then copied. SpecError where vLLM would refuse."""
     if max(kv_heads, tp) % min(kv_heads, tp):
@@ -162,11 +171,7 @@ def block_size(shape: ModelShape, launch: Launch) -> int:
 
 def specs(shape: ModelShape, launch: Launch, layers: Sequence[Layer]) -> list[list[Spec]]:
     """The caches of each layer, paged. Raises SpecError where vLLM would refuse the division over ranks."""
-    if shape.heads and shape.heads % launch.tp:
-        raise SpecError(
-            f"{shape.heads} attention heads cannot be divided over {launch.tp} ranks",
-            hint="--tp must divide the number of attention heads",
-        )
+    check_heads(shape, launch)
     block = block_size(shape, launch)
     first = next((cache for cache in shape.caches if isinstance(cache, Full | Latent)), None)
     # States are padded to a page of the attention layers, so that both can share blocks.

@@ -17,7 +17,7 @@ from fleetctl.capacity.families import (
 )
 from fleetctl.capacity.mixing import Kind, layer_kinds, window_of
 from fleetctl.capacity.reading import Section, parse_config
-from fleetctl.capacity.shape import Cache, Compressed, Full, Latent, Layer, ModelShape, Ring, Unknown, Window
+from fleetctl.capacity.shape import Cache, Compressed, Full, Latent, Layer, ModelShape, Ring, State, Unknown, Window
 from fleetctl.capacity.states import STATES, ngram_convolution
 from fleetctl.errors import SpecError
 
@@ -105,7 +105,7 @@ def _layers(text: Section, model_type: str) -> tuple[tuple[Layer, ...], Unknown 
 def _known(text: Section, model_type: str) -> tuple[Layer, ...]:
     """Layers of a family that is known, one by one."""
     kinds = layer_kinds(text, model_type)
-    state = STATES[model_type](text) if {Kind.STATE, Kind.BOTH} & set(kinds) else None
+    state = _state(text, model_type) if {Kind.STATE, Kind.BOTH} & set(kinds) else None
     latent = _latent(text) if model_type in LATENT else None
     window = window_of(text, model_type)
     shared_from = len(kinds) - min(text.whole("num_kv_shared_layers", default=0), len(kinds))
@@ -126,6 +126,12 @@ def _known(text: Section, model_type: str) -> tuple[Layer, ...]:
             here = layers[place - 1]
             layers[place - 1] = Layer((*here.caches, ngram_convolution(text)))
     return tuple(layers) * ENGINE_SPLIT_LAYERS.get(model_type, 1)
+
+
+def _state(text: Section, model_type: str) -> State:
+    if model_type not in STATES:
+        raise SpecError(f"{text.where}: layers with a state, which the family {model_type} is not known to have")
+    return STATES[model_type](text)
 
 
 def _heads(text: Section, model_type: str) -> tuple[int, int, int]:

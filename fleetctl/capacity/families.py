@@ -7,15 +7,16 @@ or of a window, and nothing else; ``LATENT`` is vLLM's own list of families with
 from __future__ import annotations
 
 PLAIN = frozenset((
-    "afmoe", "apertus", "arcee", "aquila", "baichuan", "bloom", "cohere", "cohere2", "commandr", "cwm", "dots1",
-    "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "exaone_moe", "falcon", "flex_olmo", "gemma", "gemma2",
-    "gemma3", "gemma3_text", "gemma4", "gemma4_text", "glm", "glm4", "glm4_moe", "glm4v_text", "glm4v_moe_text",
-    "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "granitemoeshared", "grok-1",
-    "helium", "hunyuan", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm2", "internlm3", "jais2", "llama", "llama4",
-    "llama4_text", "mellum", "minicpm", "minimax_m2", "ministral", "ministral3", "mistral", "mistral3", "mixtral",
-    "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt", "orion", "persimmon", "phi", "phi3", "phimoe",
-    "qwen", "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_moe", "qwen3_vl_moe_text",
-    "qwen3_vl_text", "seed_oss", "smollm3", "solar", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
+    "afmoe", "apertus", "aquila", "arcee", "baichuan", "bloom", "cohere", "cohere2", "commandr", "cwm", "deepseek",
+    "dots1", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "exaone_moe", "falcon", "flex_olmo", "gemma", "gemma2",
+    "gemma3", "gemma3_text", "gemma3n_text", "gemma4", "gemma4_text", "glm", "glm4", "glm4_moe", "glm4v_moe_text",
+    "glm4v_text", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "granitemoeshared",
+    "grok-1", "helium", "hunyuan", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm", "internlm2", "internlm3",
+    "jais2", "llama", "llama4", "llama4_text", "mellum", "minicpm", "minicpmv", "minimax_m2", "ministral",
+    "ministral3", "mistral", "mistral3", "mixtral", "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt",
+    "orion", "persimmon", "phi", "phi3", "phi4mm", "phimoe", "qwen", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
+    "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss",
+    "smollm3", "solar", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
 ))  # fmt: skip
 LATENT = frozenset((
     "axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "kimi_linear", "longcat_flash",

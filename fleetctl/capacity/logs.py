@@ -19,14 +19,14 @@ _LOADING = re.compile(
     rf"[Mm]odel loading took {_NUMBER} ?(GiB|GB)(?: memory)?(?: and {_NUMBER} seconds)?"
     rf"|[Ll]oading model weights took {_NUMBER} ?(GiB|GB)|model weights take {_NUMBER}(GiB)"
 )
-_BLOCKS = re.compile(rf"# (?:GPU|cuda|CPU|cpu) blocks: {_NUMBER}")
+_BLOCKS = re.compile(rf"# \w+ blocks: {_NUMBER}, # CPU blocks")
 _BLOCK_SIZE = re.compile(rf"Setting attention block size to {_NUMBER} tokens")
 _PEAK = re.compile(rf"(?:PyTorch activation peak memory takes|torch peak memory increase:) {_NUMBER} ?GiB")
 _NON_TORCH = re.compile(rf"non_torch_memory takes {_NUMBER}GiB")
 _GRAPHS = re.compile(
     rf"Graph capturing finished in {_NUMBER} secs?, took {_NUMBER} GiB|Estimated CUDA graph memory: {_NUMBER} GiB"
 )
-_SHARE = re.compile(rf"gpu_memory_utilization['\"]?[:=(]+ ?{_NUMBER}|--gpu-memory-utilization[ =]{_NUMBER}")
+_SHARE = re.compile(rf"gpu_memory_utilization['\"]? ?[:=(]+ ?{_NUMBER}|--gpu-memory-utilization[ =]{_NUMBER}")
 _TOTAL = re.compile(rf"total_gpu_memory \({_NUMBER}GiB\)")
 _NOT_FREE = re.compile(
     rf"Free memory on device \S+ \({_NUMBER}/{_NUMBER} GiB\) on startup is less than desired GPU memory utilization"
@@ -35,6 +35,8 @@ _NOT_FREE = re.compile(
 _TOO_SMALL = re.compile(
     rf"{_NUMBER} GiB KV cache is needed, which is larger than the available KV cache memory \({_NUMBER}"
 )
+# The first line of a start; where an engine runs without the API server, the second.
+_STARTS = (re.compile(r"vLLM API server version"), re.compile(r"Initializing an? (?:V1 |V0 )?LLM engine"))
 _VERSION = re.compile(r"vLLM API server version (\S+)|LLM engine \(v([^)]+)\)")
 
 
@@ -74,7 +76,8 @@ class EngineLog:
 
 
 def parse_log(text: str) -> EngineLog:
-    """Read the log of one start; of several, the last one counts for what is said once."""
+    """Read the log of an engine; of several starts the last one counts."""
+    text = _last_start(text)
     concurrency, cpu = _last(_CONCURRENCY, text), _last(_ON_CPU, text)
     loading = [_loading(match) for match in _LOADING.finditer(text)]
     refused, small = _last(_NOT_FREE, text), _last(_TOO_SMALL, text)
@@ -103,6 +106,15 @@ def parse_log(text: str) -> EngineLog:
         needed=_bytes(small[1]) if small else None,
         free=_bytes(refused[1]) if refused else None,
     )
+
+
+def _last_start(text: str) -> str:
+    for begin in _STARTS:
+        found = _last(begin, text)
+        if found:
+            # Its own line, with what stands before the words.
+            return text[text.rfind("\n", 0, found.start()) + 1 :]
+    return text
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

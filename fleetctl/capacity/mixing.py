@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from fleetctl.capacity.reading import Section
+from fleetctl.capacity.states import STATES
 from fleetctl.errors import SpecError
 
 
@@ -46,6 +47,8 @@ _EVERY = {"gemma3": 6, "gemma3_text": 6, "gemma4": 6, "gemma4_text": 6, "cohere2
 """Families in which every n-th layer sees the whole context and the others a window."""
 _OPT_IN = ("qwen2", "qwen3", "smollm3")
 """Families that have a window only where use_sliding_window says so."""
+_INTERVAL = ("qwen3_next", "qwen3_5", "qwen4_exp")
+"""Families in which every n-th layer has attention, and the others a state."""
 _ALL_STATE = ("mamba", "mamba2", "falcon_mamba")
 
 
@@ -102,11 +105,11 @@ def _lettered(text: Section) -> tuple[Kind, ...]:
 
 def _by_rule(text: Section, model_type: str, place: int, count: int) -> Kind:
     """The kind of layer ``place`` where the file has no list."""
-    if text.has("linear_num_value_heads"):
+    if model_type.startswith(_INTERVAL) or (text.has("linear_num_value_heads") and model_type in STATES):
         interval = text.whole("full_attention_interval", default=4, least=1)
         return Kind.STATE if (place + 1) % interval else Kind.FULL
-    if text.has("attn_layer_period"):  # Jamba
-        period, offset = text.whole("attn_layer_period", least=1), text.whole("attn_layer_offset", default=4)
+    if model_type == "jamba":
+        period, offset = text.whole("attn_layer_period", default=8, least=1), text.whole("attn_layer_offset", default=4)
         return Kind.FULL if place % period == offset else Kind.STATE
     if text.has("full_attn_idxs"):  # older LFM2
         return Kind.FULL if place in (text.wholes("full_attn_idxs") or ()) else Kind.STATE
@@ -115,6 +118,8 @@ def _by_rule(text: Section, model_type: str, place: int, count: int) -> Kind:
         return Kind.FULL if place + 1 in (linear.wholes("full_attn_layers") or ()) else Kind.STATE
     if text.has("attn_layer_indices"):  # Bamba
         return Kind.FULL if place in (text.wholes("attn_layer_indices") or ()) else Kind.STATE
+    if model_type in STATES:
+        raise SpecError(f"{text.where}: no layer_types, and it has layers of several kinds")
     if window_of(text, model_type) is None:
         return Kind.FULL
     return _window_rule(text, model_type, place, count)

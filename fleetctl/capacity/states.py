@@ -59,13 +59,18 @@ def _mamba_2(inner: int, heads: int, head_dim: int, groups: int, depth: int, tap
     return State((convolution, Part(heads, head_dim * depth, width, recurrent=True)), checkpoint=1)
 
 
+def _head_size(text: Section, name: str, usual: int) -> int:
+    """Size of a head, which the file may leave to be divided up (auto)."""
+    return usual if text.values.get(name) in (None, "auto") else text.whole(name, least=1)
+
+
 def granite_hybrid(text: Section) -> State:
     inner = text.whole("mamba_expand", default=2) * text.whole("hidden_size")
     heads = text.whole("mamba_n_heads", default=128, least=1)
     return _mamba_2(
         inner,
         heads,
-        text.maybe("mamba_d_head") or inner // heads,
+        _head_size(text, "mamba_d_head", inner // heads),
         text.whole("mamba_n_groups", default=1, least=1),
         text.whole("mamba_d_state", default=256),
         text.whole("mamba_d_conv", default=4, least=1),
@@ -80,7 +85,7 @@ def falcon_h1(text: Section) -> State:
     return _mamba_2(
         inner,
         heads,
-        text.maybe("mamba_d_head") or inner // heads,
+        _head_size(text, "mamba_d_head", inner // heads),
         text.whole("mamba_n_groups", default=1, least=1),
         text.whole("mamba_d_state", default=256),
         text.whole("mamba_d_conv", default=4, least=1),
@@ -118,7 +123,7 @@ def zamba_2(text: Section) -> State:
     return _mamba_2(
         inner,
         heads,
-        text.maybe("mamba_headdim") or inner // heads,
+        _head_size(text, "mamba_headdim", inner // heads),
         text.whole("mamba_ngroups", default=1, least=1),
         text.whole("mamba_d_state", default=64),
         text.whole("mamba_d_conv", default=4, least=1),

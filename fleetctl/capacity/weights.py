@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fleetctl.capacity.attention import Launch, heads_per_rank
+from fleetctl.capacity.attention import Launch, check_heads, heads_per_rank
 from fleetctl.capacity.headers import Tensor
 from fleetctl.capacity.pages import stage_of_layers
 from fleetctl.capacity.shape import Full, ModelShape, Window
@@ -104,6 +104,8 @@ def _format_of(tensor: Tensor, scales: Mapping[str, str], method: str) -> str:
         return {"awq": "AWQ", "gptq": "GPTQ"}.get(method, "AWQ or GPTQ")
     if tensor.dtype == "F4":
         return "FP4"
+    if tensor.dtype == "F8_E8M0":  # a type for scales of that format alone
+        return "MXFP4"
     if last.endswith(("_blocks", "_scales")) and tensor.dtype == "U8":
         return "MXFP4"
     if last in ("weight", "weight_packed", "weight_scale") and tensor.dtype in ("U8", "F8_E4M3", "F8_E8M0"):
@@ -124,6 +126,7 @@ def loaded_size(tensor: Tensor) -> int:
 
 def weigh(tensors: Iterable[Tensor], shape: ModelShape, launch: Launch, method: str = "") -> Weights:
     """Weights of a model on each rank. Raises SpecError where the heads cannot be divided over the ranks."""
+    check_heads(shape, launch)
     held = list(tensors)
     stages = [0.0] * launch.pp
     places = stage_of_layers(len(shape.layers), launch.pp)

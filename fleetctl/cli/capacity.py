@@ -61,10 +61,10 @@ def capacity(
         overhead=_size("--overhead", overhead) if overhead else None,
         log=said,
     )
-    length = context or said.context or shape.context or _USUAL_CONTEXT
+    usual = said.context or shape.context or _USUAL_CONTEXT
     launches = [
         Launch(
-            context=length,
+            context=usual if context is None else context,
             tp=ranks,
             pp=stages,
             kv=kv,

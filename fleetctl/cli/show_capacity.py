@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fleetctl.capacity.weights import Weights
 
 _WIDTH = 78
-_LABEL = 34
+_LABEL = 32
 
 
 def events(shape: ModelShape, found: Study) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -38,6 +38,7 @@ def _event(shape: ModelShape, one: Estimate) -> dict[str, Any]:
         "pp": launch.pp,
         "boxes": one.boxes,
         "context": launch.context,
+        "model_context": shape.context,
         "kv_cache_dtype": one.dtype,
         "gpu_memory_utilization": one.room.share,
         "lines": [
@@ -129,8 +130,9 @@ def _row(label: str, value: str, note: str = "") -> None:
 
 def _amount(size: float) -> str:
     """A size with the unit that shows it."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(size) >= scale / 10:
+    # Tenths of a GiB are still told in GiB, so that the lines of a sum can be compared.
+    for unit, scale, least in (("GiB", 2**30, 2**27), ("MiB", 2**20, 2**20), ("KiB", 2**10, 2**10)):
+        if abs(size) >= least:
             return f"{size / scale:,.2f} {unit}"
     return f"{size:,.0f} B"
 
@@ -149,15 +151,15 @@ def _say_sum(shape: ModelShape, one: Estimate) -> None:
         _row("the states of a request", _amount(paging.per_state))
     if not shape.unknown:
         _row("tokens of cache", f"{outcome.tokens:,}")
-        _row(f"requests of {launch.context:,} tokens", f"{outcome.requests:.2f}", _start(one))
+        _row(f"requests of {launch.context:,} tokens", f"{outcome.requests:.2f}")
     least, most = one.low, one.high
     if shape.unknown or not one.overhead.measured:
         top = f"{most.tokens:,}" if most else "nobody knows"
         _row("tokens, between", f"{least.tokens:,}", f"and {top}")
-
-
-def _start(one: Estimate) -> str:
-    return "" if one.outcome.starts else "the engine will not start: less than one fits"
+    if not one.outcome.starts and not shape.unknown:
+        _say("the engine will not start: there is no room for one request of full context", "  ")
+    if shape.context and launch.context > shape.context:
+        _say(f"the model's own context is {shape.context:,} tokens: the engine refuses more unless told", "  ")
 
 
 def _say_log(one: Estimate, said: EngineLog) -> None:
@@ -172,7 +174,7 @@ def _say_log(one: Estimate, said: EngineLog) -> None:
         if said.available:
             mine = one.paging.tokens([min(said.available)])
             _row(
-                "from that memory fleetctl says",
+                "fleetctl's, from that memory",
                 f"{mine:,}",
                 f"{(mine / said.tokens - 1) * 100:+.2f} %" if said.tokens else "",
             )

@@ -34,6 +34,7 @@ def start(case: dict[str, object], folder: Path) -> None:
 
 
 def main() -> None:
+    from vllm import logger
     from vllm.distributed import cleanup_dist_env_and_memory
 
     for line in sys.stdin:
@@ -44,6 +45,8 @@ def main() -> None:
                 start(case, Path(folder))
             except Exception as error:  # what the engine refuses is for the test to see
                 print(f"{type(error).__name__}: {error}"[:1000], flush=True)
+        # Two engines with a cache of the same size would log it once.
+        logger._print_info_once.cache_clear()
         gc.collect()
         cleanup_dist_env_and_memory()
         print(END, case["name"], flush=True)

@@ -169,6 +169,30 @@ def nemotron(dice: random.Random) -> dict[str, Any]:
     return {"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], **BASE, **heads(dice), **more}
 
 
+def falcon_h1(dice: random.Random) -> dict[str, Any]:
+    heads_of_state = dice.choice([16, 32])
+    more = {
+        "mamba_d_ssm": dice.choice([None, heads_of_state * 64]),
+        "mamba_n_heads": heads_of_state,
+        "mamba_d_head": 64 if dice.random() < 0.5 else "auto",
+        "mamba_n_groups": dice.choice([1, 2]),
+        "mamba_d_state": dice.choice([128, 256]),
+        "mamba_expand": 2,
+        "hidden_size": heads_of_state * 32,
+    }
+    return {"model_type": "falcon_h1", "architectures": ["FalconH1ForCausalLM"], **BASE, **heads(dice), **more}
+
+
+def cohere2(dice: random.Random) -> dict[str, Any]:
+    more = {"sliding_window": dice.choice([511, 4096]), "sliding_window_pattern": 4}
+    return {"model_type": "cohere2", "architectures": ["Cohere2ForCausalLM"], **BASE, **heads(dice), **more}
+
+
+def exaone4(dice: random.Random) -> dict[str, Any]:
+    more = {"sliding_window": dice.choice([512, 4096]), "sliding_window_pattern": 4}
+    return {"model_type": "exaone4", "architectures": ["Exaone4ForCausalLM"], **BASE, **heads(dice), **more}
+
+
 def flash_next(dice: random.Random) -> dict[str, Any]:
     more = {
         "mamba_ssm_dtype": "float32",
@@ -217,6 +241,9 @@ KINDS = {
         qwen3_5,
         flash_next,
         granite,
+        falcon_h1,
+        cohere2,
+        exaone4,
         jamba,
         lfm2,
         nemotron,

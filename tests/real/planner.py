@@ -56,9 +56,12 @@ STATE_MODELS = {
     "jamba": ("jamba", "JambaForCausalLM"),
     "lfm2": ("lfm2", "Lfm2ForCausalLM"),
     "nemotron_h": ("nemotron_h", "NemotronHForCausalLM"),
+    "falcon_h1": ("falcon_h1", "FalconH1ForCausalLM"),
 }
 PACKED = ("qwen4_exp_text",)
-MAMBA_2 = ("granitemoehybrid", "nemotron_h")
+MAMBA_2 = ("granitemoehybrid", "nemotron_h", "falcon_h1")
+BOTH = ("falcon_h1",)
+"""Families with a state and attention in every layer."""
 
 
 class Kernels:
@@ -161,6 +164,8 @@ def layer_specs(case: dict[str, Any], arch: Any, text: Any, vllm: Any) -> list[l
         return [attention(place), *(indexer(text, vllm) if model_type in PACKED else [])]
 
     def one(place: int, kind: str) -> list[Any]:
+        if model_type in BOTH:
+            return [state, *full(place)]
         if kind in ("mlp", "moe"):
             return []
         if kind in ("linear_attention", "mamba", "conv"):
@@ -169,7 +174,9 @@ def layer_specs(case: dict[str, Any], arch: Any, text: Any, vllm: Any) -> list[l
             )
             return [state, *beside]
         if kind == "sliding_attention":
-            return [attention(place, SlidingWindowSpec, sliding_window=text.sliding_window)]
+            # Cohere's own attention counts the token itself, beside its window.
+            window = text.sliding_window + (model_type == "cohere2")
+            return [attention(place, SlidingWindowSpec, sliding_window=window)]
         return full(place)
 
     drafts = case["draft_layers"] if case["spec_tokens"] else 0

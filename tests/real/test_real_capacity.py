@@ -37,11 +37,19 @@ LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SMALL, 
 STATE = {"mamba_ssm_cache_dtype": "float32"}
 """Else the type of the state depends on what this machine's processor can do."""
 
+LATENT = {
+    "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], **SMALL, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "q_lora_rank": None, "n_routed_experts": 2,
+    "first_k_dense_replace": 3, "moe_intermediate_size": 64, "n_group": 1, "topk_group": 1,
+    "num_experts_per_tok": 1, "n_shared_experts": 1,
+}  # fmt: skip
+TWO = {"tensor_parallel_size": 2}
+
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "grouped-query": (LLAMA, {}, {}),
     "grouped-query in FP8": (LLAMA, {"kv_cache_dtype": "fp8_e5m2"}, {"kv": "fp8_e5m2"}),
     "multi-head": ({**LLAMA, "num_key_value_heads": 4}, {"max_model_len": 1000}, {"context": 1000}),
-    "multi-query, blocks of 32": ({**LLAMA, "num_key_value_heads": 1}, {"block_size": 32}, {"block": 32}),
     "sliding window": (
         {
             "model_type": "mistral", "architectures": ["MistralForCausalLM"], **SMALL, **HEADS, "num_hidden_layers": 3,
@@ -58,23 +66,10 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {},
         {},
     ),
-    "latent": (
-        {
-            "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], **SMALL, "num_hidden_layers": 3,
-            "num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
-            "qk_nope_head_dim": 128, "v_head_dim": 128, "q_lora_rank": None, "n_routed_experts": 2,
-            "first_k_dense_replace": 3, "moe_intermediate_size": 64, "n_group": 1, "topk_group": 1,
-            "num_experts_per_tok": 1, "n_shared_experts": 1,
-        },
-        {},
-        {"prefix_caching": False},
-    ),
+    "latent": (LATENT, {}, {"prefix_caching": False}),
+    "latent, the same on both ranks": (LATENT, TWO, {"tp": 2, "prefix_caching": False}),
+    "one KV head, copied to both ranks": ({**LLAMA, "num_key_value_heads": 1}, TWO, {"tp": 2}),
     "gated delta net": (GATED, STATE, {"state": "float32"}),
-    "gated delta net, no prefix caching": (
-        GATED,
-        {**STATE, "enable_prefix_caching": False},
-        {"state": "float32", "prefix_caching": False},
-    ),
     "Mamba-2": (
         {
             "model_type": "granitemoehybrid", "architectures": ["GraniteMoeHybridForCausalLM"], **SMALL, **HEADS,
