@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fleetctl import __version__
-from fleetctl.cli import apply, cutover, drain, init, lab, plan, proxy, render, restart, rollback, schema, status
+from fleetctl.cli import apply, cutover, drain, guard, init, lab, plan, proxy, render, restart, rollback, schema, status
 
 app = typer.Typer(
     name="fleetctl",
@@ -48,6 +48,7 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
+app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
 app.add_typer(proxy.app, name="proxy")
 

@@ -14,6 +14,8 @@ from fleetctl.remote.connection import BoxConnection
 from fleetctl.render.release import ProxyConfig, Release
 from fleetctl.spec.fleet import Fleet
 
+# Others that end something when memory runs short: with a guard on the box they are looked for.
+OOM_DAEMONS = {"earlyoom.service", "nohang.service", "nohang-desktop.service", "systemd-oomd.service"}
 ADMIN_SOCKET = ProxyConfig.model_fields["admin_socket"].default
 
 
@@ -30,6 +32,8 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
             ports.add(release.proxy.port)
     wanted = {rank.unit for release in releases for _, rank in release.ranks_on(box)}
     wanted |= {r.proxy.unit for r in releases if r.proxy and r.proxy.box == box}
+    if any(release.proxy and release.proxy.guard_port is not None for release in releases):
+        wanted |= OOM_DAEMONS
     units = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
     return {
         "foreign": sorted(units),

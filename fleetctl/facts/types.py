@@ -189,6 +189,7 @@ class BoxFacts(Seen):
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
     lock: Lock | None = None
+    moving: str | None = None
     haproxy: str | None = None
     notes: tuple[str, ...] = ()
 

@@ -34,7 +34,7 @@ def path_facts(path: str) -> Dict[str, Any]:
 
 def written_units(paths: List[str]) -> List[str]:
     """Units among the files that a generation puts on this box: these are fleetctl's own."""
-    return [os.path.basename(path) for path in paths if path.startswith("/etc/systemd/system/")]
+    return [os.path.basename(path) for path in paths if os.path.dirname(path) == "/etc/systemd/system"]
 
 
 def free_space(path: str) -> int:
@@ -130,5 +130,6 @@ def facts(
         "superseded": known,
         "moves": journal.moves(),
         "lock": lock.lock_state(),
+        "moving": (lock.moving() or {}).get("move"),
         "haproxy": shutil.which("haproxy", path=PROGRAMS),
     }

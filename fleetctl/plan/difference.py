@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
-from fleetctl.render.names import secrets_path
+from fleetctl.render.names import GUARD_FOLDER, GUARD_UNIT, secrets_path
 from fleetctl.render.proxy import proxy_files, template_digest
 from fleetctl.render.release import Engine, ProxyConfig, Rank, Release, Server
 
@@ -37,6 +37,8 @@ class BoxDifference:
     generation: bool = False
     mark_drained: bool = False
     forget_drained: bool = False
+    stop_guard: bool = False
+    start_guard: bool = False
 
 
 @dataclass
@@ -65,6 +67,8 @@ class Difference:
             or box.generation
             or box.mark_drained
             or box.forget_drained
+            or box.stop_guard
+            or box.start_guard
             for box in self.boxes.values()
         )
 
@@ -138,7 +142,8 @@ def _compare_box(
     starting = {engine.id for engine in restart}
     wanted = {rank.unit: (engine, rank) for engine, rank in target.ranks_on(box)}
     start = {unit: pair for unit, pair in wanted.items() if pair[0].id in starting}
-    ours = {unit: state for unit, state in facts.units.items() if unit in facts.ours and unit != PROXY_UNIT}
+    engines = set(facts.ours) - {PROXY_UNIT, GUARD_UNIT}
+    ours = {unit: state for unit, state in facts.units.items() if unit in engines}
     stop = {
         unit: state
         for unit, state in ours.items()
@@ -147,11 +152,14 @@ def _compare_box(
     kept = {state.engine for unit, state in ours.items() if unit in wanted and unit not in start}
     leftovers = sorted({p.engine for p in facts.processes if p.engine and p.engine not in kept})
     proxy_here = {target.proxy.unit} if target.proxy and target.proxy.box == box else set()
-    at_boot = set(wanted) | proxy_here
+    at_boot = set(wanted) | proxy_here | ({GUARD_UNIT} if _has_guard(target, box) else set())
+    install = _files_to_install(facts, box, source, target)
     superseded = target.superseded.get(box, ())
     source_paths = {file.path for file in source.files.get(box, ())}
     target_paths = {file.path for file in target.files.get(box, ())}
     stray = {UNIT_FOLDER + unit for unit in facts.ours if facts.units[unit].load != "not-found"}
+    remove = sorted((source_paths | stray) - target_paths)
+    stop_guard, start_guard = _guard(facts, target, box, [*install, *remove])
     return BoxDifference(
         box=box,
         stop=stop,
@@ -166,11 +174,26 @@ def _compare_box(
         at_boot=sorted(at_boot),
         enable=sorted(u for u in at_boot if not (facts.units.get(u) and facts.units[u].at_boot)),
         disable=sorted(u for u, s in facts.units.items() if u in facts.ours and u not in at_boot and s.at_boot),
-        install=_files_to_install(facts, box, source, target),
-        remove=sorted((source_paths | stray) - target_paths),
+        install=install,
+        remove=remove,
         generation=facts.generation != generation,
         forget_drained=facts.drained is not None,
+        stop_guard=stop_guard,
+        start_guard=start_guard,
     )
+
+
+def _has_guard(release: Release, box: str) -> bool:
+    return any(file.path == UNIT_FOLDER + GUARD_UNIT for file in release.files.get(box, ()))
+
+
+def _guard(facts: BoxFacts, target: Release, box: str, changed: list[str]) -> tuple[bool, bool]:
+    """Whether the guard that runs has to stop, and whether one has to start: its files change together."""
+    state = facts.units.get(GUARD_UNIT)
+    runs, wanted = state is not None and state.active == "active", _has_guard(target, box)
+    up = runs or (state is not None and not state.down)
+    renewed = any(path.startswith(GUARD_FOLDER + "/") or path == UNIT_FOLDER + GUARD_UNIT for path in changed)
+    return up and (renewed or not wanted), wanted and (renewed or not runs)
 
 
 def _files_to_install(facts: BoxFacts, box: str, source: Release, target: Release) -> list[str]:

@@ -10,6 +10,7 @@ from fleetctl.plan.ahead import have_image, read_ahead, verify_weights
 from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, description, description_of, engine_name
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
 from fleetctl.plan.types import PlannedStep
+from fleetctl.render.names import GUARD_UNIT
 from fleetctl.render.release import Engine
 from fleetctl.spec.units import gib, parse_duration, seconds
 
@@ -35,7 +36,7 @@ def _stage_release(move: Move) -> Iterable[Draft]:
 
 def _verify_release(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
-        units = [path for path in box.install if path.startswith(UNIT_FOLDER)]
+        units = [path for path in box.install if path.startswith(UNIT_FOLDER) and not path.endswith(".conf")]
         if box.install:
             config = next((path for path in box.install if path.endswith("/haproxy.cfg")), None)
             yield on_box(
@@ -112,6 +113,18 @@ def _supersede(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.supersede:
             yield on_box(name, f"systemctl disable --now {' '.join(box.supersede)}", units=box.supersede)
+
+
+def _stop_guard(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.stop_guard:
+            yield on_box(name, f"stop the guard of {name}", unit=GUARD_UNIT)
+
+
+def _start_guard(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.start_guard:
+            yield on_box(name, f"{name} is guarded", unit=GUARD_UNIT)
 
 
 def _stop_engine(move: Move) -> Iterable[Draft]:
@@ -335,6 +348,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "hold": _hold,
     "drain": _drain,
     "supersede": _supersede,
+    "stop_guard": _stop_guard,
     "stop_engine": _stop_engine,
     "await_room": _await_room,
     "await_free": _await_free,
@@ -345,6 +359,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "gate": _gate,
     "open": _open,
     "recheck_superseded": _recheck_superseded,
+    "start_guard": _start_guard,
     "enable_units": _enable_units,
     "remove_files": _remove_files,
     "settle_proxy": _settle_proxy,

@@ -10,6 +10,8 @@ BIN_FOLDER = "/etc/fleetctl/bin"
 SECRETS_FOLDER = "/etc/fleetctl/secrets"
 PROXY_FOLDER = "/etc/fleetctl/proxy"
 PROXY_UNIT = "fleetctl-proxy.service"
+GUARD_FOLDER = "/etc/fleetctl/guard"
+GUARD_UNIT = "fleetctl-guard.service"
 
 
 def engine_unit(layout: str, model: str) -> str:

@@ -76,6 +76,9 @@ def check_ports(fleet: Fleet, layout: str) -> None:
         "the proxy",
         "port: of proxy:",
     )
+    if fleet.guard is not None:
+        for box in {box for placement in fleet.layouts[layout].values() for box in placement.boxes}:
+            take(box, fleet.guard.port, fleet.boxes[box].address, "the guard", "port: of guard:")
     for model, placement in fleet.layouts[layout].items():
         where = f"model {model} in layout {layout}"
         head = next(iter(placement.boxes))

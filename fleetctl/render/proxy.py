@@ -21,6 +21,7 @@ SCRIPTS = ("hold.lua", "aloud.lua", "prove.lua")
 # Bytes of a request that are kept until its answer begins, and searched for the model's name where there are several.
 BODY_LIMIT = 1024 * 1024
 MAXCONN = 4000
+AGENT_INTERVAL = "500ms"
 
 
 def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
@@ -40,6 +41,7 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
         backends=backends(fleet),
         api_keys=dict(proxy.api_keys),
         certificate=proxy.tls.certificate if proxy.tls else None,
+        guard_port=fleet.guard.port if fleet.guard else None,
         template=template_digest(),
     )
 
@@ -128,11 +130,21 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
                 "name": server.name,
                 "address": _endpoint(server.address, server.port),
                 "maxconn": server.maxconn,
+                "agent": _agent(config, backend.name, server.name),
                 "disabled": server.layout != config.layout,
             }
             for server in backend.servers
         ],
     }
+
+
+def _agent(config: ProxyConfig, backend: str, server: str) -> str:
+    """The words with which HAProxy asks the guard about a server; without a guard no words."""
+    if config.guard_port is None:
+        return ""
+    return (
+        f' agent-check agent-port {config.guard_port} agent-inter {AGENT_INTERVAL} agent-send "{backend}/{server}\\n"'
+    )
 
 
 def _question(model: str) -> str:

@@ -141,6 +141,7 @@ class ProxyConfig(Value):
     backends: tuple[Backend, ...]
     api_keys: dict[str, Secret] = {}
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")
+    guard_port: int | None = Field(None, description="port at which the guards of the boxes are asked; None: no guard")
     template: str = Field("", description="digest of the templates that it is rendered with")
 
     def fingerprint(self) -> str:

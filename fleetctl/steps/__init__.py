@@ -1,6 +1,6 @@
 """The step kinds. A step is the only thing that changes a box."""
 
-from fleetctl.steps import ahead, drained, engines, gate, prepare, settle, superseded, traffic
+from fleetctl.steps import ahead, drained, engines, gate, guard, prepare, settle, superseded, traffic
 from fleetctl.steps.base import KINDS
 
-__all__ = ["KINDS", "ahead", "drained", "engines", "gate", "prepare", "settle", "superseded", "traffic"]
+__all__ = ["KINDS", "ahead", "drained", "engines", "gate", "guard", "prepare", "settle", "superseded", "traffic"]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fleetctl.spec.checks import boxes, layouts, models, proxy
+from fleetctl.spec.checks import boxes, guard, layouts, models, proxy
 from fleetctl.spec.checks.view import View
 from fleetctl.spec.problems import Problem
 from fleetctl.spec.tree import Tree
 
 Check = Callable[[View], Iterator[Problem]]
 
-CHECKS: tuple[Check, ...] = (*boxes.CHECKS, *models.CHECKS, *layouts.CHECKS, *proxy.CHECKS)
+CHECKS: tuple[Check, ...] = (*boxes.CHECKS, *models.CHECKS, *layouts.CHECKS, *proxy.CHECKS, *guard.CHECKS)
 
 
 def check(tree: Tree) -> list[Problem]:
