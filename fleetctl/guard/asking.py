@@ -16,14 +16,14 @@ LATE = 2.5  # seconds until one that has not answered counts as silent
 FRESH = 4.0  # seconds for which counters say something
 LIMIT = 4 * 1024 * 1024  # bytes of metrics or of an answer that are read
 MAX_TOKENS = 16  # the first of them is enough
-# What moves while an engine works: tokens, steps, finished requests, and the cache, which fills while a long prompt is
-# read and nothing else moves.
-_MOVES = re.compile(
-    r"^(vllm:(?:prompt_tokens|generation_tokens|request_success|iteration_tokens|num_preemptions|spec_decode_num_drafts)"
-    r"(?:_total|_count|_sum|_total_count|_total_sum)?"
-    r"|vllm:(?:kv_cache_usage_perc|gpu_cache_usage_perc)|vllm:num_requests_(?:running|waiting))(?:\{[^}]*\})? (\S+)",
-    re.MULTILINE,
+# What moves only while an engine works: tokens, steps, and the cache, which fills while a long prompt is read and
+# nothing else moves. Not how many requests there are, nor how many ended: clients come to a hung engine too, and go.
+_PROGRESS = re.compile(
+    r"vllm:(?:(?:prompt_tokens|generation_tokens|num_preemptions|spec_decode_num_drafts)(?:_total)?"
+    r"|iteration_tokens_total_(?:count|sum)|kv_cache_usage_perc|gpu_cache_usage_perc)"
 )
+_RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+_SAMPLE = re.compile(r"^(vllm:[a-zA-Z0-9_]+)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
 
 class Measured(NamedTuple):
@@ -37,15 +37,16 @@ class Measured(NamedTuple):
 def measured(text: str) -> Optional[Measured]:
     """Counters of an engine from Prometheus text, summed over its labels; None when they are not there."""
     sums: Dict[str, float] = {}
-    for name, value in _MOVES.findall(text):
-        try:
-            sums[name] = sums.get(name, 0.0) + float(value)
-        except ValueError:
-            continue
-    if "vllm:num_requests_running" not in sums:
+    for name, value in _SAMPLE.findall(text):
+        if name in (_RUNNING, _WAITING) or _PROGRESS.fullmatch(name):
+            try:
+                sums[name] = sums.get(name, 0.0) + float(value)
+            except ValueError:
+                continue
+    if _RUNNING not in sums:
         return None
-    waiting = int(sums.get("vllm:num_requests_waiting", 0.0))
-    return Measured(int(sums["vllm:num_requests_running"]), waiting, tuple(sorted(sums.items())))
+    running, waiting = int(sums.pop(_RUNNING)), int(sums.pop(_WAITING, 0.0))
+    return Measured(running, waiting, tuple(sorted(sums.items())))
 
 
 class Watch:
