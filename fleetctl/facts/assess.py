@@ -108,7 +108,12 @@ def _notes(observed: Observed) -> list[str]:
         for box, facts in observed.items()
         for note in facts.notes
     ]
-    return _restarts(observed) + drained + odd + _standing_back(observed)
+    guarded = [
+        f"{box}: the guard has {unit} out of the proxy: {why} (`fleetctl guard status` shows more)"
+        for box, facts in observed.items()
+        for unit, why in facts.guard_out.items()
+    ]
+    return _restarts(observed) + drained + odd + guarded + _standing_back(observed)
 
 
 def _standing_back(observed: Observed) -> list[str]:

@@ -190,6 +190,7 @@ class BoxFacts(Seen):
     moves: tuple[MoveFacts, ...] = ()
     lock: Lock | None = None
     moving: str | None = None
+    guard_out: dict[str, str] = {}
     haproxy: str | None = None
     notes: tuple[str, ...] = ()
 

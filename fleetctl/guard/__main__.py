@@ -133,7 +133,7 @@ class Service:
         if action.kind == "note":
             self._notes.event("note", action.unit, action.why, **memory_told(look.memory))
             return
-        with open(box.ACTING, "a") as acting:
+        with open(box.ACTING, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as acting:
             # A move takes this lock once after its claim: it waits for what has begun, and nothing begins after.
             fcntl.flock(acting, fcntl.LOCK_EX)
             held = box.held()

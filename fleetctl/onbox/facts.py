@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import haproxy, journal, kept, lock, state, waits
+from fleetctl.onbox import guard, haproxy, journal, kept, lock, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
@@ -130,6 +130,7 @@ def facts(
         "superseded": known,
         "moves": journal.moves(),
         "lock": lock.lock_state(),
+        "guard_out": guard.out(),
         "moving": (lock.moving() or {}).get("move"),
         "haproxy": shutil.which("haproxy", path=PROGRAMS),
     }

@@ -36,6 +36,12 @@ def guard_status(call: Call, daemons: List[str], events: int) -> Dict[str, Any]:
     }
 
 
+def out() -> Dict[str, str]:
+    """Unit of each engine that the guard has out of the proxy now → why."""
+    told = _status() or {}
+    return {str(engine["unit"]): str(engine["out"]) for engine in told.get("engines", ()) if engine["out"]}
+
+
 def _status() -> Optional[Dict[str, Any]]:
     try:
         with open(GUARD_STATUS, encoding="utf-8") as source:

@@ -42,10 +42,18 @@ class NotHolderError(Exception):
     """Somebody else holds the fleet now."""
 
 
+def _private(path: str) -> TextIO:
+    """A file to be locked, open for appending: whoever can open it can lock it too, so that is root alone."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    stream = os.fdopen(descriptor, "a+", encoding="utf-8")
+    os.fchmod(stream.fileno(), 0o600)
+    return stream
+
+
 @contextlib.contextmanager
 def _guarded() -> Iterator[None]:
     """Looking at the lock and changing it happen as one, whichever programs do it."""
-    with open(GUARD, "a") as guard:
+    with _private(GUARD) as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         yield
 
@@ -141,7 +149,7 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
     same holder (whose connection broke) or for ``instead_of`` (whose lock was taken over). With ``again`` nobody else
     may have had the box meanwhile. Raises NotHolderError.
     """
-    stream = open(CLAIM, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the program lives
+    stream = _private(CLAIM)  # it stays open as long as the program lives
     begin = time.monotonic()
     while not (_claimed or _try(stream, fcntl.LOCK_EX)):
         holder = _read_claim()
@@ -167,7 +175,7 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
 
 def _stop_the_guard(call: Call) -> None:
     """Once the claim is there the guard begins nothing more; what it has begun is waited for, and what it took out."""
-    with open(ACTING, "a") as acting:
+    with _private(ACTING) as acting:
         fcntl.flock(acting, fcntl.LOCK_EX)
     deadline = time.monotonic() + LET_GO
     while _guard_has_one_out() and time.monotonic() < deadline:

@@ -145,6 +145,10 @@ def eat(moving: Moving, box: str, mebibytes: int) -> None:
     moving.sh(box, f"systemctl reset-failed hungry; systemd-run --unit=hungry python3 /root/hungry.py {mebibytes}")
 
 
+_COST = f"""pid=$(systemctl show -P MainPID {GUARD})
+grep -E 'VmRSS|VmLck' /proc/$pid/status; ps -o etimes=,cputimes= -p $pid"""
+
+
 def eaten(moving: Moving, box: str) -> int:
     """Bytes that the hungry process has."""
     told = moving.sh(box, "grep VmRSS /proc/$(systemctl show -P MainPID hungry)/status").split()
@@ -168,29 +172,25 @@ def test_another_process_grows_the_copy_leaves_the_proxy_stops_before_the_box_st
         moving.put("box2", f"/run/systemd/system/{GUARD}.d/lab.conf", drop_in)
         moving.sh("box2", f"systemctl daemon-reload; systemctl restart {GUARD}")
         eventually(lambda: "on guard" in said(moving, "box2"))
-        before, seen = box.killed(), set[str]()
+        before = box.killed()
         with Traffic(moving.proxy, "standin", rate=10.0) as traffic:
             eat(moving, "box2", 400)
-
-            def stopped() -> bool:
-                seen.add(moving.servers()["standin/replicas-box2"])
-                return "stop" in did(moving, "box2")
-
-            eventually(stopped)
+            eventually(lambda: "stop" in did(moving, "box2"))
             eventually(lambda: moving.unit("box2", COPY)[0] == "inactive", lambda: said(moving, "box2"))
             eventually(lambda: eaten(moving, "box2") >= 400 * MIB, lambda: eaten(moving, "box2") // MIB)
-            shown = moving.run("guard", "status", text=text)
+            shown, whole = moving.run("guard", "status", text=text), moving.status(text)
             time.sleep(12)
             assert did(moving, "box2") == ["stop"], "there is no room for it yet"
             moving.sh("box2", "systemctl stop hungry")
             eventually(lambda: moving.servers()["standin/replicas-box2"] == "UP", lambda: said(moving, "box2"))
+        cost = moving.sh("box2", _COST)
         moving.sh("box2", f"rm -r /run/systemd/system/{GUARD}.d; systemctl daemon-reload; systemctl restart {GUARD}")
     requests = traffic.requests()
     out, stop = first(moving, "box2", "out of the proxy"), first(moving, "box2", "stop")
     left = next(e["available"] for e in events(moving, "box2") if "out of the proxy" in e["why"])
     print(
         f"\n{len(requests)} requests; out of the proxy with {left // MIB} MiB left, stopped {stop - out:.1f} s later; "
-        f"lowest {box.lowest // MIB} MiB; killed by the kernel: {box.killed() - before}"
+        f"lowest {box.lowest // MIB} MiB; killed by the kernel: {box.killed() - before}; the guard: {cost.split()}"
     )
     assert [request for request in requests if not request.answered] == []
     assert did(moving, "box2") == ["stop", "start"]
@@ -199,6 +199,7 @@ def test_another_process_grows_the_copy_leaves_the_proxy_stops_before_the_box_st
     assert did(moving, "box1") == []
     told = next(e for e in shown.events if e["type"] == "guards")
     assert shown.rc == 9 and any(f"{COPY} is stopped: memory is short" in problem for problem in told["problems"])
+    assert any(f"the guard has {COPY} out of the proxy: memory is short" in note for note in whole["notes"])
 
 
 # Hung engines
@@ -270,7 +271,7 @@ def test_a_move_that_was_cut_off_is_left_alone_on_every_box_until_it_is_over(mov
     moving.control("box2", hang=True)
     with Traffic(moving.proxy, "standin", rate=5.0) as traffic:
         eventually(lambda: "standing back: a apply by" in said(moving, "box2"), lambda: said(moving, "box2"))
-        time.sleep(15)
+        time.sleep(13)
         assert did(moving, "box2") == [] and moving.servers()["standin/replicas-box2"] != "DOWN"
         moving.sh("box2", "rm /etc/standin.json")
         ran = moving.run("apply", "--yes", text=other)
