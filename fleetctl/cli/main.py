@@ -15,6 +15,7 @@ from fleetctl.cli import (
     capacity,
     cutover,
     drain,
+    guard,
     init,
     lab,
     plan,
@@ -63,6 +64,7 @@ app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
 app.command("capacity")(capacity.capacity)
+app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
 app.add_typer(proxy.app, name="proxy")
 

@@ -27,6 +27,7 @@ from fleetctl.run.planning import (
     Books,
     Look,
     Subject,
+    forget_ended,
     look,
     new_move_name,
     plan_cutover,
@@ -131,7 +132,10 @@ class Mover:
         )
         with self._interrupts(), lock:
             self._reach = lock.reach
-            yield self.look(*releases)
+            seen = self.look(*releases)
+            if unfinished(seen.observed) is None:
+                forget_ended(subject, seen.observed)
+            yield seen
 
     def look(self, *releases: Release) -> Look:
         """Look at the boxes with releases in mind, and with the secrets of now."""

@@ -11,6 +11,7 @@ from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
 from fleetctl.plan.firewall import problems as firewall_problems
 from fleetctl.remote.errors import OpFailed
+from fleetctl.render.names import GUARD_UNIT
 from fleetctl.render.release import Engine, ProxyConfig, Release
 
 
@@ -116,7 +117,23 @@ def _notes(observed: Observed) -> list[str]:
         for box, facts in observed.items()
         for note in facts.notes
     ]
-    return _restarts(observed) + drained + odd + _refused(observed)
+    guarded = [
+        f"{box}: the guard has {unit} out of the proxy: {why} (`fleetctl guard status` shows more)"
+        for box, facts in observed.items()
+        for unit, why in facts.guard_out.items()
+    ]
+    return _restarts(observed) + drained + odd + guarded + _standing_back(observed) + _refused(observed)
+
+
+def _standing_back(observed: Observed) -> list[str]:
+    """Boxes that were away when a move ended."""
+    busy = any(facts.lock is not None or open_move(facts) is not None for facts in observed.values())
+    return [
+        f"{box}: the end of move {facts.moving} was not heard there: its guard stands back until the next command that "
+        "changes the fleet"
+        for box, facts in observed.items()
+        if facts.moving is not None and GUARD_UNIT in facts.ours and not busy
+    ]
 
 
 def _restarts(observed: Observed) -> list[str]:
@@ -211,6 +228,8 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
         foreign = [unit for unit in box.disable if unit not in units]
         found += [f"{name}: {unit} is enabled and belongs to another layout" for unit in foreign]
         found += [f"{name}: {unit} would not start after a reboot" for unit in box.enable]
+        if box.start_guard and not box.stop_guard:
+            found.append(f"{name}: the guard ({GUARD_UNIT}) does not run")
         found += [f"{name}: {unit}, which was replaced, is running or enabled again" for unit in box.supersede]
     for engine in difference.open:
         if engine.id in starting:

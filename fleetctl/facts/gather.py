@@ -15,6 +15,8 @@ from fleetctl.render.names import FIREWALL_UNIT
 from fleetctl.render.release import ProxyConfig, Release
 from fleetctl.spec.fleet import Fleet
 
+# Others that end something when memory runs short: with a guard on the box they are looked for.
+OOM_DAEMONS = {"earlyoom.service", "nohang.service", "nohang-desktop.service", "systemd-oomd.service"}
 ADMIN_SOCKET = ProxyConfig.model_fields["admin_socket"].default
 
 
@@ -36,6 +38,8 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
             ports.add(proxy.port)
             wanted |= {proxy.unit} | ({proxy.vrrp_unit} if proxy.floating else set())
             floating |= {proxy.floating.address} if proxy.floating else set()
+    if any(release.proxy and release.proxy.guard_port is not None for release in releases):
+        wanted |= OOM_DAEMONS
     units = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
     return {
         "foreign": sorted(units),

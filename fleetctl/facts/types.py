@@ -210,6 +210,8 @@ class BoxFacts(Seen):
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
     lock: Lock | None = None
+    moving: str | None = None
+    guard_out: dict[str, str] = {}
     haproxy: str | None = None
     firewall: FirewallFacts | None = None
     nft: str | None = None

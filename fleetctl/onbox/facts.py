@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import firewall, floating, haproxy, journal, kept, lock, state, waits
+from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
@@ -34,7 +34,7 @@ def path_facts(path: str) -> Dict[str, Any]:
 
 def written_units(paths: List[str]) -> List[str]:
     """Units among the files that a generation puts on this box: these are fleetctl's own."""
-    return [os.path.basename(path) for path in paths if path.startswith("/etc/systemd/system/")]
+    return [os.path.basename(path) for path in paths if os.path.dirname(path) == "/etc/systemd/system"]
 
 
 def free_space(path: str) -> int:
@@ -136,6 +136,8 @@ def facts(
         "lock": lock.lock_state(),
         "firewall": firewall.look(call) if guarded else None,
         "nft": firewall.nft(),
+        "guard_out": guard.out(),
+        "moving": (lock.moving() or {}).get("move"),
         "haproxy": shutil.which("haproxy", path=PROGRAMS),
         "keepalived": shutil.which("keepalived", path=PROGRAMS),
         "vrrp": floating.foreign_vrrp(call),

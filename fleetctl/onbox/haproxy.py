@@ -208,6 +208,8 @@ def proxy_look(call: Call, path: str) -> Optional[Dict[str, Any]]:
 def proxy_open(call: Call, path: str, name: str, address: str, port: int, maxconn: int) -> Dict[str, Any]:
     """Give a server its address and limit, let it take requests, and see that it does."""
     ask(path, "set server %s addr %s port %d" % (name, address, port))
+    # A guard that is gone cannot take back its last word; where there are no agent checks HAProxy only says so.
+    ask(path, "set server %s agent up" % name)
     ask(path, "set maxconn server %s %d" % (name, maxconn))
     return proxy_set(call, path, {name: "ready"})
 
@@ -244,7 +246,7 @@ def proxy_idle(call: Call, path: str, names: List[str], limit: float) -> Dict[st
     """Wait until no request runs on the servers named; ``{"left": n}`` says how many did when time ran out.
 
     Requests that began before a reload run in the process of that time, of which HAProxy's statistics say nothing. Its
-    queue is not seen at all: between two requests of it nothing runs for a moment, so that one look is not enough there.
+    queue is not seen at all: between two requests of it nothing runs for a moment, and one look is not enough there.
     """
     start = time.monotonic()
     next_event = 0.5

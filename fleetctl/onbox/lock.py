@@ -21,7 +21,11 @@ from fleetctl.onbox.state import private_folder, write_json
 LOCK = VAR + "/lock.json"
 GUARD = "/run/fleetctl-lock.guard"
 CLAIM = "/run/fleetctl-claim.json"
+MOVING = VAR + "/moving.json"  # on every box of a move from its beginning to its end, also when it is cut off
+ACTING = "/run/fleetctl-guard.lock"  # held by the guard of this box (fleetctl/guard) while it does something
+LET_GO = 4.0  # seconds in which a guard that has a copy out of the proxy lets it back in, once it sees the claim
 PATIENCE = 6.0  # seconds that an earlier program gets to end by itself: its client is gone, its last calls are not
+GUARD_STATUS = "/run/fleetctl-guard/status.json"
 FIELDS: Dict[str, Any] = {
     "token": str,
     "who": str,
@@ -38,10 +42,18 @@ class NotHolderError(Exception):
     """Somebody else holds the fleet now."""
 
 
+def _private(path: str) -> TextIO:
+    """A file to be locked, open for appending: whoever can open it can lock it too, so that is root alone."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    stream = os.fdopen(descriptor, "a+", encoding="utf-8")
+    os.fchmod(stream.fileno(), 0o600)
+    return stream
+
+
 @contextlib.contextmanager
 def _guarded() -> Iterator[None]:
     """Looking at the lock and changing it happen as one, whichever programs do it."""
-    with open(GUARD, "a") as guard:
+    with _private(GUARD) as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         yield
 
@@ -137,7 +149,7 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
     same holder (whose connection broke) or for ``instead_of`` (whose lock was taken over). With ``again`` nobody else
     may have had the box meanwhile. Raises NotHolderError.
     """
-    stream = open(CLAIM, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the program lives
+    stream = _private(CLAIM)  # it stays open as long as the program lives
     begin = time.monotonic()
     while not (_claimed or _try(stream, fcntl.LOCK_EX)):
         holder = _read_claim()
@@ -157,7 +169,55 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
         stream.write(json.dumps({"token": token, "pid": os.getpid(), "who": who}))
         stream.flush()
         _claimed.append(stream)
+        _stop_the_guard(call)
     return {"boot": boot_of()}
+
+
+def _stop_the_guard(call: Call) -> None:
+    """Once the claim is there the guard begins nothing more; what it has begun is waited for, and what it took out."""
+    with _private(ACTING) as acting:
+        fcntl.flock(acting, fcntl.LOCK_EX)
+    deadline = time.monotonic() + LET_GO
+    while _guard_has_one_out() and time.monotonic() < deadline:
+        call.check()
+        time.sleep(0.1)
+
+
+def _guard_has_one_out() -> bool:
+    """What the guard says of the last second; nothing when none runs."""
+    try:
+        with open(GUARD_STATUS, encoding="utf-8") as source:
+            told = json.load(source)
+        return time.time() - told["at"] < LET_GO and any(engine["out"] for engine in told["engines"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+@op("move_begin")
+def move_begin(call: Call, move: str, operation: str, who: str) -> Dict[str, Any]:
+    """Note that a move is under way: the guard of this box does nothing until its end, whether it is cut off or not."""
+    private_folder(VAR)
+    write_json(call, MOVING, {"move": move, "operation": operation, "who": who, "since": time.time()})
+    return {}
+
+
+def moving() -> Optional[Dict[str, Any]]:
+    """The move that was begun on this box and has not ended here; None: there is none."""
+    try:
+        with open(MOVING, encoding="utf-8") as source:
+            told = json.load(source)
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) and isinstance(told.get("move"), str) else None
+
+
+@op("move_end")
+def move_end(call: Call, move: str) -> Dict[str, Any]:
+    """The move is over, or was never heard of: the guard may act again."""
+    with contextlib.suppress(FileNotFoundError):
+        if (moving() or {}).get("move", move) == move:
+            os.unlink(MOVING)
+    return {}
 
 
 def require_claim() -> None:

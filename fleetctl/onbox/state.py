@@ -26,6 +26,8 @@ from fleetctl.onbox.kept import (
 )
 from fleetctl.onbox.main import Call, OpError, op
 
+GUARD_FOLDER = "/etc/fleetctl/guard"
+
 
 def write_json(call: Call, path: str, value: Any) -> None:
     """Replace a file by the JSON of a value, atomically, readable by root only."""
@@ -168,6 +170,7 @@ def install(call: Call, move: str, folder: str, paths: List[str], remove: List[s
         if os.path.lexists(path):
             _keep_prior(move, path)
             os.unlink(path)
+            _tidy(path)
             removed.append(path)
     return {"changed": changed, "removed": removed}
 
@@ -183,8 +186,20 @@ def uninstall(call: Call, move: str, paths: List[str]) -> Dict[str, Any]:
             restored.append(path)
         elif os.path.exists(kept + ".missing") and os.path.lexists(path):
             os.unlink(path)
+            _tidy(path)
             restored.append(path)
     return {"restored": restored}
+
+
+def _tidy(path: str) -> None:
+    """Remove the folders that are there for such files only, once they are empty: drop-ins of a unit, the guard."""
+    folder = os.path.dirname(path)
+    while folder.endswith(".d") or folder.startswith(GUARD_FOLDER):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
 
 
 @op("move_close")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
 from fleetctl.plan.firewall import Work, guards, work_on
-from fleetctl.render.names import FIREWALL_UNIT, VRRP_FOLDER, secrets_path
+from fleetctl.render.names import FIREWALL_UNIT, GUARD_FOLDER, GUARD_UNIT, VRRP_FOLDER, secrets_path
 from fleetctl.render.proxy import endpoint, proxy_files, template_digest
 from fleetctl.render.release import Engine, ProxyConfig, Rank, Release, Server
 
@@ -40,6 +40,8 @@ class BoxDifference:
     mark_drained: bool = False
     forget_drained: bool = False
     firewall: Work = ""
+    stop_guard: bool = False
+    start_guard: bool = False
 
 
 @dataclass
@@ -74,13 +76,15 @@ class Difference:
             or box.mark_drained
             or box.forget_drained
             or box.firewall
+            or box.stop_guard
+            or box.start_guard
             for box in self.boxes.values()
         )
 
 
 PROXY_UNIT = ProxyConfig.model_fields["unit"].default
 VRRP_UNIT = ProxyConfig.model_fields["vrrp_unit"].default
-NO_ENGINES = (PROXY_UNIT, VRRP_UNIT, FIREWALL_UNIT)
+NO_ENGINES = (PROXY_UNIT, VRRP_UNIT, FIREWALL_UNIT, GUARD_UNIT)
 
 
 def compare(
@@ -177,12 +181,14 @@ def _compare_box(
     proxy_here = {PROXY_UNIT} if box in _proxy_on(target) else set()
     proxy_here |= {VRRP_UNIT} if box in _address_on(target) else set()
     at_boot = set(wanted) | proxy_here | ({FIREWALL_UNIT} if guards(target, box) else set())
+    at_boot |= {GUARD_UNIT} if _has_guard(target, box) else set()
     superseded = target.superseded.get(box, ())
     source_paths = {file.path for file in source.files.get(box, ())}
     target_paths = {file.path for file in target.files.get(box, ())}
     stray = {UNIT_FOLDER + unit for unit in facts.ours if facts.units[unit].load != "not-found"}
     install = _files_to_install(facts, box, source, target)
     remove = sorted((source_paths | stray) - target_paths)
+    stop_guard, start_guard = _guard(facts, target, box, [*install, *remove])
     return BoxDifference(
         box=box,
         stop=stop,
@@ -202,7 +208,22 @@ def _compare_box(
         generation=facts.generation != generation,
         forget_drained=facts.drained is not None,
         firewall=work_on(facts, box, target, install, remove),
+        stop_guard=stop_guard,
+        start_guard=start_guard,
     )
+
+
+def _has_guard(release: Release, box: str) -> bool:
+    return any(file.path == UNIT_FOLDER + GUARD_UNIT for file in release.files.get(box, ()))
+
+
+def _guard(facts: BoxFacts, target: Release, box: str, changed: list[str]) -> tuple[bool, bool]:
+    """Whether the guard that runs has to stop, and whether one has to start: its files change together."""
+    state = facts.units.get(GUARD_UNIT)
+    runs, wanted = state is not None and state.active == "active", _has_guard(target, box)
+    up = runs or (state is not None and not state.down)
+    renewed = any(path.startswith(GUARD_FOLDER + "/") or path == UNIT_FOLDER + GUARD_UNIT for path in changed)
+    return up and (renewed or not wanted), wanted and (renewed or not runs)
 
 
 def _files_to_install(facts: BoxFacts, box: str, source: Release, target: Release) -> list[str]:

@@ -20,7 +20,7 @@ from fleetctl.plan.draft import Draft, Move, known_there, of_engine, on_box, pro
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
 from fleetctl.plan.types import PlannedStep
-from fleetctl.render.names import PROXY_STATES
+from fleetctl.render.names import GUARD_UNIT, PROXY_STATES
 from fleetctl.render.release import Engine
 from fleetctl.spec.units import gib, parse_duration, seconds
 
@@ -46,7 +46,7 @@ def _stage_release(move: Move) -> Iterable[Draft]:
 
 def _verify_release(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
-        units = [path for path in box.install if path.startswith(UNIT_FOLDER)]
+        units = [path for path in box.install if path.startswith(UNIT_FOLDER) and not path.endswith(".conf")]
         if box.install:
             config = next((path for path in box.install if path.endswith("/haproxy.cfg")), None)
             vrrp = next((path for path in box.install if is_vrrp(path) and path.endswith(".conf")), None)
@@ -129,6 +129,18 @@ def _supersede(move: Move) -> Iterable[Draft]:
     for name, box in move.difference.boxes.items():
         if box.supersede:
             yield on_box(name, f"systemctl disable --now {' '.join(box.supersede)}", units=box.supersede)
+
+
+def _stop_guard(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.stop_guard:
+            yield on_box(name, f"stop the guard of {name}", unit=GUARD_UNIT)
+
+
+def _start_guard(move: Move) -> Iterable[Draft]:
+    for name, box in move.difference.boxes.items():
+        if box.start_guard:
+            yield on_box(name, f"{name} is guarded", unit=GUARD_UNIT)
 
 
 def _stop_engine(move: Move) -> Iterable[Draft]:
@@ -372,6 +384,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "hold": _hold,
     "drain": _drain,
     "supersede": _supersede,
+    "stop_guard": _stop_guard,
     "stop_engine": _stop_engine,
     "await_room": _await_room,
     "await_free": _await_free,
@@ -382,6 +395,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "gate": _gate,
     "open": _open,
     "recheck_superseded": _recheck_superseded,
+    "start_guard": _start_guard,
     "enable_units": _enable_units,
     "remove_files": _remove_files,
     "remove_firewall": remove_firewall,

@@ -8,7 +8,7 @@ from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference
 from fleetctl.plan.firewall import guards, is_foreign, who_is_shut_out
 from fleetctl.plan.floating import floating_refusals
-from fleetctl.render.names import FIREWALL_UNIT
+from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT
 from fleetctl.render.proxy import endpoint
 from fleetctl.render.release import Release
 from fleetctl.spec.units import gib
@@ -149,6 +149,8 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
                 f"{box}: {mention.unit} names {mention.names} (in {mention.where}): if it starts or restarts it, "
                 f"list it under superseded: too"
             )
+        if _has_guard(target, box):
+            found += [f"{box}: {text}" for text in others_on_guard(facts)]
         if facts.drained is not None and difference.boxes[box].forget_drained:
             found.append(f"{box} is {facts.drained}; the move sends requests to its engines again")
         for path in facts.drift:
@@ -187,3 +189,32 @@ def _new_place(source: Release, target: Release) -> list[str]:
             f"{gone} is not answered any more once the move is done: clients use {endpoint(after.address, after.port)}"
         ]
     return []
+
+
+def others_on_guard(facts: BoxFacts) -> list[str]:
+    """Services that end something too when memory runs short, and what that means beside fleetctl's guard."""
+    found = []
+    for unit, does in _OOM_DAEMONS.items():
+        state = facts.units.get(unit)
+        if state is not None and not state.down:
+            found.append(f"{unit} is active beside the guard: {does}")
+    return found
+
+
+def _has_guard(release: Release, box: str) -> bool:
+    return any(file.path.endswith(f"/{GUARD_UNIT}") for file in release.files.get(box, ()))
+
+
+_ENDS_PROCESSES = (
+    "it kills the process that it likes least, by default when a tenth of the memory is left, before the guard has "
+    "taken the copy out of the proxy: disable it there, or give it a mark below half of memory_low"
+)
+_OOM_DAEMONS = {
+    "earlyoom.service": _ENDS_PROCESSES,
+    "nohang.service": _ENDS_PROCESSES,
+    "nohang-desktop.service": _ENDS_PROCESSES,
+    "systemd-oomd.service": (
+        "it ends whole units of slices with ManagedOOMSwap= or ManagedOOMMemoryPressure= (see oomctl); the guard acts "
+        "before its defaults, so that both can stay"
+    ),
+}

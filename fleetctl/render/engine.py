@@ -50,6 +50,7 @@ _NOT_IN_PROCESS = (
     "Restart",
     "RestartSec",
     "MemoryMax",
+    "MemorySwapMax",
 )
 
 

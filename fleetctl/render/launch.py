@@ -58,7 +58,8 @@ def start_from(
         # The container's processes stay in the unit's control group, where MemoryMax= and KillMode= reach them.
         run += ["--cgroups=disabled", "--replace"]
     else:
-        run += ["--memory", str(memory_max)]
+        # The same for both is no swap for it, as MemorySwapMax=0 of the unit is elsewhere.
+        run += ["--memory", str(memory_max), "--memory-swap", str(memory_max)]
     if weights.startswith("/"):
         run += ["--mount", f"type=bind,source={weights},target={weights},readonly"]
     run += ["--mount", f"type=bind,source={CACHE_FOLDER},target={CACHE_FOLDER}"]

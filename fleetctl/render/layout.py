@@ -12,6 +12,7 @@ from fleetctl.render.backends import backend_of
 from fleetctl.render.engine import Place, concurrency, render_rank
 from fleetctl.render.firewall import firewall_files, firewall_of
 from fleetctl.render.floating import vrrp_files
+from fleetctl.render.guard import guard_files
 from fleetctl.render.launch import binary
 from fleetctl.render.names import check_names, server_name
 from fleetctl.render.ports import check_ports, engine_ports
@@ -44,6 +45,8 @@ def render_layout(
                 ranks.append(rank)
                 files.setdefault(box, {}).update((file.path, file) for file in made)
             engines.append(_engine(fleet, layout, model, tuple(ranks)))
+    for box in files:
+        files[box].update((file.path, file) for file in guard_files(fleet, box))
     config = proxy_config(fleet, layout)
     for box in config.boxes:
         made = (*proxy_files(config, box), *vrrp_files(config, box))

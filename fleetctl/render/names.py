@@ -15,6 +15,8 @@ FIREWALL_FILE = "/etc/fleetctl/firewall.nft"
 PROXY_STATES = "/var/lib/fleetctl/proxy-servers"
 VRRP_FOLDER = "/etc/fleetctl/vrrp"
 VRRP_UNIT = "fleetctl-vrrp.service"
+GUARD_FOLDER = "/etc/fleetctl/guard"
+GUARD_UNIT = "fleetctl-guard.service"
 
 
 def engine_unit(layout: str, model: str) -> str:

@@ -73,6 +73,9 @@ def check_ports(fleet: Fleet, layout: str) -> None:
         own = fleet.boxes[box].address
         for address in dict.fromkeys([fleet.proxy_address, own] if proxy.floating else [proxy.address or own]):
             take(box, proxy.port, address, "the proxy", "port: of proxy:")
+    if fleet.guard is not None:
+        for box in {box for placement in fleet.layouts[layout].values() for box in placement.boxes}:
+            take(box, fleet.guard.port, fleet.boxes[box].address, "the guard", "port: of guard:")
     for model, placement in fleet.layouts[layout].items():
         where = f"model {model} in layout {layout}"
         head = next(iter(placement.boxes))

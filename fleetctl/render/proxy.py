@@ -28,6 +28,7 @@ MAXCONN = 4000
 # Seconds that the bridge may say nothing: a long answer that is not streamed takes less, a hung one is left.
 BRIDGE_SILENCE = 300.0
 VRRP_RUN = "/run/fleetctl-vrrp"
+AGENT_INTERVAL = "500ms"
 
 
 def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
@@ -59,6 +60,7 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
         api_keys=dict(proxy.api_keys),
         certificate=proxy.tls.certificate if proxy.tls else None,
         bridge=bridge(fleet),
+        guard_port=fleet.guard.port if fleet.guard else None,
         template=template_digest(),
     )
 
@@ -180,6 +182,7 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
                 "name": server.name,
                 "address": endpoint(server.address, server.port),
                 "maxconn": server.maxconn,
+                "agent": _agent(config, backend.name, server.name),
                 "disabled": server.layout != config.layout,
             }
             for server in backend.servers
@@ -211,6 +214,15 @@ def _bridge_health(bridge: Bridge | None) -> str:
     if bridge is None:
         return ""
     return ',"bridge":{"usable":%[nbsrv(fleetctl_bridge)],"running":%[be_conn(fleetctl_bridge)]}'
+
+
+def _agent(config: ProxyConfig, backend: str, server: str) -> str:
+    """The words with which HAProxy asks the guard about a server; without a guard no words."""
+    if config.guard_port is None:
+        return ""
+    return (
+        f' agent-check agent-port {config.guard_port} agent-inter {AGENT_INTERVAL} agent-send "{backend}/{server}\\n"'
+    )
 
 
 def _question(model: str) -> str:

@@ -176,6 +176,7 @@ class ProxyConfig(Value):
     api_keys: dict[str, Secret] = {}
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")
     bridge: Bridge | None = None
+    guard_port: int | None = Field(None, description="port at which the guards of the boxes are asked; None: no guard")
     template: str = Field("", description="digest of the templates that it is rendered with")
 
     @model_validator(mode="before")

@@ -9,7 +9,7 @@ from fleetctl.plan.types import Plan
 from fleetctl.render.release import File
 from fleetctl.run.control import Control
 from fleetctl.run.execute import Execution, Listener
-from fleetctl.run.journal import History, Journal, Record, of_another_version, read_history
+from fleetctl.run.journal import History, Journal, Record, of_another_version, read_history, whoami
 from fleetctl.run.planning import Subject
 from fleetctl.run.reach import Reach
 from fleetctl.steps import KINDS
@@ -30,8 +30,16 @@ def carry_out(
         missing = sorted(set(plan.boxes) - subject.boxes.keys())
         raise FleetError(f"the plan needs boxes that are not in this fleet.yaml: {', '.join(missing)}")
     journal = Journal(subject.boxes, plan)
+    _begin(subject, plan)
     journal.open(command)
     return Execution(plan, journal, reach, fill=fill, listen=listen, control=control).run()
+
+
+def _begin(subject: Subject, plan: Plan) -> None:
+    """Have every box note that a move is under way: the guards stand back until its end."""
+    subject.boxes.each(
+        lambda box: box.call("move_begin", move=plan.move, operation=plan.operation, who=whoami(), timeout=30)
+    )
 
 
 def take_up(
@@ -53,5 +61,6 @@ def take_up(
     if missing:
         raise FleetError(f"the move was made with boxes that are not in this fleet.yaml: {', '.join(missing)}")
     journal = Journal(subject.boxes, history.plan)
+    _begin(subject, history.plan)
     execution = Execution(history.plan, journal, reach, fill=fill, listen=listen, control=control, history=history)
     return history, execution

@@ -229,6 +229,7 @@ class Execution:
         for box in self._reach.boxes.values():
             with contextlib.suppress(BoxError):
                 box.call("move_close", move=self.plan.move, timeout=30)
+                box.call("move_end", move=self.plan.move, timeout=30)
 
     def _backward(self, name: str) -> None:
         step = self._steps[name]

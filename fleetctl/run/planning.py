@@ -1,4 +1,4 @@
-"""The moves an operator can ask for, from facts to a plan. Nothing here changes a box."""
+"""The moves an operator can ask for, from facts to a plan."""
 
 from __future__ import annotations
 
@@ -84,6 +84,13 @@ def unfinished(observed: Observed) -> tuple[str, MoveFacts] | None:
         if move is not None:
             return box, move
     return None
+
+
+def forget_ended(subject: Subject, observed: Observed) -> None:
+    """Boxes that were away at the end of a move hear of it now, so that their guards act again. No move is open."""
+    for name, facts in observed.items():
+        if facts.moving is not None:
+            subject.boxes[name].call("move_end", move=facts.moving)
 
 
 def new_move_name() -> str:

@@ -1,6 +1,18 @@
 """The step kinds. A step is the only thing that changes a box."""
 
-from fleetctl.steps import ahead, drained, engines, firewall, floating, gate, prepare, settle, superseded, traffic
+from fleetctl.steps import (
+    ahead,
+    drained,
+    engines,
+    firewall,
+    floating,
+    gate,
+    guard,
+    prepare,
+    settle,
+    superseded,
+    traffic,
+)
 from fleetctl.steps.base import KINDS
 
 __all__ = [
@@ -11,6 +23,7 @@ __all__ = [
     "firewall",
     "floating",
     "gate",
+    "guard",
     "prepare",
     "settle",
     "superseded",

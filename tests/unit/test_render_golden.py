@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 EXAMPLE = Path(__file__).parents[2] / "templates" / "example.yaml"
 FLEETS = {"example": EXAMPLE, "pool": GOLDEN / "pool.yaml", "floating": GOLDEN / "floating.yaml"}
 # Scripts, the Lua action and the error pages are in the repository already; secrets are references.
-KEPT = (".service", ".cfg", ".conf", ".env", ".nft", "keys", "bridge-key")
+KEPT = (".service", ".cfg", ".conf", ".env", ".nft", "keys", "bridge-key", "settings.json")
 # Follow from everything else in the file, and from the text of rank.py or of the templates.
 DIGEST = re.compile("(?:@[0-9a-f]{12}|(?<=description fleetctl )[0-9a-f]{16})$", re.MULTILINE)
 
@@ -35,11 +35,17 @@ def releases() -> list[tuple[str, str]]:
     return [(fleet, layout) for fleet in FLEETS for layout in load(fleet).layouts]
 
 
+def name_of(path: str) -> str:
+    """Drop-ins of several units have one name."""
+    folder, name = Path(path).parts[-2:]
+    return f"{folder}/{name}" if folder.endswith(".d") else name
+
+
 @pytest.mark.parametrize(("fleet", "layout"), releases())
 def test_the_files_of_a_layout_are_the_golden_ones(fleet: str, layout: str) -> None:
     release = render_layout(load(fleet), layout)
     made = {
-        f"{fleet}/{layout}/{box}/{Path(file.path).name}": DIGEST.sub("@DIGEST", file.content)
+        f"{fleet}/{layout}/{box}/{name_of(file.path)}": DIGEST.sub("@DIGEST", file.content)
         for box, files in release.files.items()
         for file in files
         if file.path.endswith(KEPT)
