@@ -47,7 +47,7 @@ def _changed(fleet: Fleet, settings: Mapping[str, str]) -> Fleet:
     """The fleet that the edited text has to describe. Raises SpecError for a value that does not fit its key."""
     values: dict[str, Any] = {key: yaml.safe_load(written) for key, written in settings.items()}
     try:
-        parsed = Proxy.model_validate({"box": "any", **values})
+        parsed = Proxy.model_validate({"box": fleet.proxy.box, **values})
     except ValueError as error:
         raise SpecError(f"these are no settings of a proxy: {listed(settings)}") from error
     proxy = fleet.proxy.model_copy(update={key: getattr(parsed, key) for key in settings})
