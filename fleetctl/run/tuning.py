@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from fleetctl.errors import BoxError, RefusedError
-from fleetctl.proxy.tune.figures import BoxTold, EngineFigures, Log, Measured, ProxyTold
+from fleetctl.proxy.tune.figures import BoxTold, Checks, EngineFigures, Log, Measured, ProxyTold
 from fleetctl.remote.connection import BoxConnection
 from fleetctl.run.planning import Subject
 from fleetctl.spec.fleet import Proxy
@@ -38,18 +38,16 @@ def gather_figures(subject: Subject, since: float) -> Gathered:
             raise BoxError(box.name, "what is kept there is by another version of fleetctl") from error
 
     told = subject.boxes.each(ask)
-    # Of several proxies the one that clients used most: the address was there.
-    proxies = {box: one.proxy.log.requests for box, one in told.items() if one.proxy is not None}
-    proxied = max(proxies, key=lambda box: proxies[box], default=None)
-    if proxied is None:
+    proxies = {box: one.proxy for box, one in told.items() if one.proxy is not None}
+    if not proxies:
         for error in subject.unreachable.values():
             raise error
         raise RefusedError(
             f"no layout of fleetctl is live on {', '.join(told)}: there is no proxy of which anything could be told",
             hint="`fleetctl cutover --to LAYOUT` puts one in place; come back when clients have used it for a while",
         )
-    lead = told[proxied]
-    proxy = lead.proxy or ProxyTold()
+    lead = told[next(iter(proxies))]
+    checks = [proxy.checks for proxy in proxies.values() if proxy.checks is not None]
     moves = [move for one in told.values() for move in one.moves]
     loads: dict[str, tuple[float, ...]] = {}
     for move in moves:
@@ -63,19 +61,20 @@ def gather_figures(subject: Subject, since: float) -> Gathered:
             EngineFigures(one.id, one.backend, one.context, one.concurrency, histograms.get(one.id))
             for one in lead.layout_engines
         ),
-        log=proxy.log,
-        checks=proxy.checks,
+        log=Log.together(proxy.log for proxy in proxies.values()),
+        checks=Checks.together(checks) if checks else None,
         loads=loads,
         stops=tuple(stop for move in moves for stop in (move.stops or {}).values()),
     )
-    return Gathered(measured, lead.layout or "", tuple(_notes(subject, proxied, lead, measured)))
+    return Gathered(measured, lead.layout or "", tuple(_notes(subject, proxies, lead, measured)))
 
 
-def _notes(subject: Subject, box: str, told: BoxTold, measured: Measured) -> list[str]:
-    notes = [f"{name} cannot be reached: its engines' own figures are missing" for name in subject.unreachable]
-    if measured.checks is None:
-        notes.append(f"{box}: the proxy does not run, so nothing is known of its health checks")
-    notes += _of_log(box, measured.log)
+def _notes(subject: Subject, proxies: dict[str, ProxyTold], told: BoxTold, measured: Measured) -> list[str]:
+    notes = [f"{name} cannot be reached: what it has measured is missing" for name in subject.unreachable]
+    for box, proxy in proxies.items():
+        if proxy.checks is None:
+            notes.append(f"{box}: the proxy does not run, so nothing is known of its health checks")
+        notes += _of_log(box, proxy.log)
     silent = [engine.id for engine in measured.engines if engine.told is None]
     if silent:
         notes.append(f"no figures of its own from {', '.join(silent)}: how long first tokens take is not known there")

@@ -95,6 +95,24 @@ def test_what_boxes_tell_is_brought_together_with_what_is_to_be_known() -> None:
     ]
 
 
+def test_the_logs_of_several_proxies_count_together() -> None:
+    """A floating address goes from one to the other, and with it the requests."""
+    second = json.loads(json.dumps(PROXY))
+    second["log"] |= {"lines": 9, "oldest": 1796034600.0, "complete": True}
+    second["log"]["backends"]["qwen"] |= {"run": {"buckets": [[20, 1], [400, 2]], "longest": 390}, "ends": {"CQ": 1}}
+    second["checks"] |= {"took": {"buckets": [[8, 2]], "longest": 8}, "failed": 3, "qmax": {"qwen": 5}}
+    found = gathered({**TOLD, "proxy": PROXY}, {**TOLD, "proxy": second}).measured
+    there = found.log.backends["qwen"]
+    assert (found.log.requests, found.log.lines, found.log.oldest) == (600, 319, 1796034600.0)
+    assert (there.run.buckets, there.run.longest_s) == (((20, 300), (90, 1), (400, 2)), 0.39)
+    assert (there.ends, found.log.complete) == ({"CQ": 1}, False)
+    assert found.checks is not None
+    assert (found.checks.took.count, found.checks.checked, found.checks.failed, found.checks.qmax) == (
+        *(11, 2, 3),
+        {"qwen": 5},
+    )
+
+
 def test_a_proxy_that_does_not_run_or_has_no_log_is_told() -> None:
     proxy = {"log": {"lines": 0, "complete": True}, "checks": None}
     notes = gathered({**TOLD, "proxy": proxy, "settings": {}}, TOLD).notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -42,6 +43,15 @@ class Times(Told):
                 return min(bound, self.longest) / 1000
         return self.longest_s
 
+    @classmethod
+    def together(cls, several: Iterable[Times]) -> Times:
+        """Durations of several boxes or backends as one."""
+        counts, longest = Counter[int](), 0
+        for times in several:
+            counts.update(dict(times.buckets))
+            longest = max(longest, times.longest)
+        return cls(buckets=tuple(sorted(counts.items())), longest=longest)
+
     def above(self, seconds: float) -> int:
         """How many were longer, but for those in the bucket that it falls into."""
         return sum(count for bound, count in self.buckets if bound > seconds * 1000 * 1.05)
@@ -67,6 +77,17 @@ class Requests(Told):
         """How many there were."""
         return self.counts.get("requests", 0)
 
+    @classmethod
+    def together(cls, several: Iterable[Requests]) -> Requests:
+        """Requests that several proxies had of one backend."""
+        parts = list(several)
+        figures = ("held", "idle", "queue", "connect", "first_byte", "run", "left_queue")
+        counts = ("counts", "statuses", "ends", "tries")
+        return cls.model_validate(
+            {name: Times.together(getattr(part, name) for part in parts) for name in figures}
+            | {name: _added(getattr(part, name) for part in parts) for name in counts}
+        )
+
 
 class Changes(Told):
     """Servers that went out and came back."""
@@ -89,6 +110,31 @@ class Log(Told):
     complete: bool = True
     why: str | None = None
 
+    @classmethod
+    def together(cls, several: Iterable[Log]) -> Log:
+        """The logs of several proxies, among which a floating address goes, as one."""
+        logs = list(several)
+        names = dict.fromkeys(name for log in logs for name in log.backends)
+        oldest = [log.oldest for log in logs if log.oldest is not None]
+        newest = [log.newest for log in logs if log.newest is not None]
+        changes = Changes(
+            downs=_added(log.changes.downs for log in logs),
+            false_alarms=sum(log.changes.false_alarms for log in logs),
+            relapses=sum(log.changes.relapses for log in logs),
+            checks=Times.together(log.changes.checks for log in logs),
+        )
+        return cls(
+            lines=sum(log.lines for log in logs),
+            damaged=sum(log.damaged for log in logs),
+            oldest=min(oldest, default=None),
+            newest=max(newest, default=None),
+            backends={
+                name: Requests.together(log.backends[name] for log in logs if name in log.backends) for name in names
+            },
+            changes=changes,
+            complete=all(log.complete for log in logs),
+        )
+
     @property
     def requests(self) -> int:
         """Requests of all backends."""
@@ -110,6 +156,25 @@ class Checks(Told):
     checked: int = 0
     failed: int = 0
     qmax: dict[str, int] = {}
+
+    @classmethod
+    def together(cls, several: Iterable[Checks]) -> Checks:
+        """What several proxies say: each checks every engine."""
+        parts = list(several)
+        names = dict.fromkeys(name for part in parts for name in part.qmax)
+        return cls(
+            took=Times.together(part.took for part in parts),
+            checked=max((part.checked for part in parts), default=0),
+            failed=sum(part.failed for part in parts),
+            qmax={name: max(part.qmax.get(name, 0) for part in parts) for name in names},
+        )
+
+
+def _added(several: Iterable[dict[str, int]]) -> dict[str, int]:
+    total = Counter[str]()
+    for counts in several:
+        total.update(counts)
+    return dict(total)
 
 
 class ProxyTold(Told):
