@@ -76,6 +76,8 @@ WORDS = TEXT.split()
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure prefix affinity beside leastconn.")
     parser.add_argument("--rounds", type=int, default=4, help="rounds of each balance and each kind of traffic")
+    parser.add_argument("--only", choices=KINDS, action="append", help="only this kind of traffic; may be repeated")
+    parser.add_argument("--cache", type=int, default=256, help="KV cache of each engine in MiB, 128 tokens each")
     options = parser.parse_args()
     shared = DEFAULT_ROOT / "base"
     lab = Lab(
@@ -87,7 +89,7 @@ def main() -> int:
     )
     try:
         with workspace(FOLDER, lab.down):
-            figures = measure(lab, options.rounds)
+            figures = measure(lab, options.rounds, options.only or list(KINDS), options.cache)
     except (BenchError, FleetError) as error:
         say(f"error: {error}")
         return 1
@@ -98,23 +100,24 @@ def main() -> int:
     return 0
 
 
-def measure(lab: Lab, rounds: int) -> dict[str, Figure]:
+def measure(lab: Lab, rounds: int, kinds: Sequence[str], cache: int) -> dict[str, Figure]:
     """Set everything up, measure, and return the figures."""
     fleetctl = make_venv(FOLDER / "fleetctl", str(CHECKOUT)) / "fleetctl"
     venv = install_vllm(vllm_folder(engines_folder()), say)
     model = make_tiny_model(FOLDER / "model", venv / "bin/python", say, SHAPE)
     boxes = lab.up(2, say, binds=[Bind(venv, venv), Bind(model, model)])
-    files = {balance: write_fleet(boxes, venv, model, balance) for balance in BALANCES}
+    files = {balance: write_fleet(boxes, venv, model, cache, balance) for balance in BALANCES}
     say("starting the engines")
     run([str(fleetctl), "cutover", "--to", "replicas", "-f", str(files["leastconn"]), "--yes"], doing="the cutover")
     bench = Bench(f"{boxes[0].address}:8080", [f"{box.address}:8000" for box in boxes])
-    told = {(kind, balance): Told() for kind in KINDS for balance in BALANCES}
+    told = {(kind, balance): Told() for kind in kinds for balance in BALANCES}
     bench.round(CLIENTS, conversations, "warm", Told())  # to warm up: the first steps of an engine are slow
     say_load()
     for number in range(1, rounds + 1):
         for balance in BALANCES if number % 2 else BALANCES[::-1]:
             run([str(fleetctl), "apply", "-f", str(files[balance]), "--yes"], doing=f"setting balance: {balance}")
-            for kind, (clients, traffic) in KINDS.items():
+            for kind in kinds:
+                clients, traffic = KINDS[kind]
                 one = told[kind, balance]
                 bench.round(clients, traffic, f"{number} {kind} {balance}", one)
                 say(f"round {number} of {rounds}, {kind}, {balance}: {one}")
@@ -122,7 +125,7 @@ def measure(lab: Lab, rounds: int) -> dict[str, Figure]:
     return figures_of(told)
 
 
-def write_fleet(boxes: Sequence[LabBox], venv: Path, model: Path, balance: str) -> Path:
+def write_fleet(boxes: Sequence[LabBox], venv: Path, model: Path, cache: int, balance: str) -> Path:
     """fleet.yaml with a copy on each box, which differs in the balance alone."""
     document = {
         "fleet": "bench",
@@ -140,7 +143,7 @@ def write_fleet(boxes: Sequence[LabBox], venv: Path, model: Path, balance: str) 
                 "weights": str(model),
                 "context": SHAPE[2],
                 "launch": {"venv": str(venv)},
-                "arguments": ["--enforce-eager", f"--kv-cache-memory-bytes={256 * 1024**2}"],
+                "arguments": ["--enforce-eager", f"--kv-cache-memory-bytes={cache * 1024**2}"],
                 "environment": dict(ENGINE_ENVIRONMENT),
                 "load_limit": "8m",
             }
@@ -325,12 +328,16 @@ def figures_of(told: dict[tuple[str, str], Told]) -> dict[str, Figure]:
             f"{kind}_{balance}_requests_per_s": Figure(round(one.rate, 2), "1/s"),
             f"{kind}_{balance}_imbalance": Figure(round(one.imbalance, 3), "x"),
         }
-    ratio = {kind: told[kind, "prefix"].p50 / told[kind, "leastconn"].p50 for kind in KINDS}
-    gain = told["conversations", "prefix"].hits - told["conversations", "leastconn"].hits
-    figures["conversations_hit_rate_gain"] = at_least(gain, 0.1, "share")
-    figures["conversations_first_token_p50_ratio"] = at_most(ratio["conversations"], 0.9, "x")
-    figures["short_first_token_p50_ratio"] = at_most(ratio["short"], 1.1, "x")
-    figures["hot_imbalance"] = at_most(told["hot", "prefix"].imbalance, 5 / 3, "x")
+    kinds = [kind for kind, balance in told if balance == "prefix"]
+    ratio = {kind: told[kind, "prefix"].p50 / told[kind, "leastconn"].p50 for kind in kinds}
+    if "conversations" in kinds:
+        gain = told["conversations", "prefix"].hits - told["conversations", "leastconn"].hits
+        figures["conversations_hit_rate_gain"] = at_least(gain, 0.1, "share")
+        figures["conversations_first_token_p50_ratio"] = at_most(ratio["conversations"], 0.9, "x")
+    if "short" in kinds:
+        figures["short_first_token_p50_ratio"] = at_most(ratio["short"], 1.1, "x")
+    if "hot" in kinds:
+        figures["hot_imbalance"] = at_most(told["hot", "prefix"].imbalance, 5 / 3, "x")
     return figures
 
 
