@@ -195,7 +195,7 @@ async def test_a_request_longer_than_the_buffer_passes_and_is_lost_with_its_engi
     await two.kill()
 
 
-@pytest.mark.parametrize("failure", ["kill", "error_500", "vanish"])
+@pytest.mark.parametrize("failure", ["kill", "kill the core", "error_500", "vanish"])
 def test_a_copy_on_a_box_that_fails_under_load_is_not_missed(moving: Moving, failure: str) -> None:
     moving.be_in("replicas")
     eventually(lambda: set(in_rotation(moving)) >= {"standin/replicas-box1", "standin/replicas-box2"})
@@ -224,6 +224,8 @@ async def _fail_on_box(moving: Moving, failure: str, ask: Mapping[str, object]) 
         began = time.monotonic()
         if failure == "kill":
             await asyncio.to_thread(moving.sh, "box2", f"systemctl kill -s KILL {COPY}")
+        elif failure == "kill the core":
+            await asyncio.to_thread(moving.sh, "box2", "pkill -KILL VLLM::Engine")
         elif failure == "vanish":
             await asyncio.to_thread(moving.lab.vanish, "box2")
         else:
