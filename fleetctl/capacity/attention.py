@@ -143,13 +143,16 @@ def state_bytes(state: State, launch: Launch) -> int:
 
 
 def _part_bytes(part: Part, tp: int, launch: Launch) -> int:
-    # Where the groups do not divide, vLLM adds as many as make every rank have one.
-    groups = part.groups + (tp - part.groups if part.groups % tp else 0)
-    width = part.width + part.group_width * max(groups, 0)
+    width = part.width + part.group_width * max(part.groups + added_groups(part, tp), 0)
     if width % tp:
         raise SpecError(f"a state of width {width} cannot be divided over {tp} ranks", hint="use another --tp")
     each = _STATE_BYTES.get(launch.state, part.bytes) if part.recurrent else part.bytes
     return width // tp * (part.rows + (launch.spec_tokens if part.grows else 0)) * each
+
+
+def added_groups(part: Part, tp: int) -> int:
+    """Groups that vLLM adds where they do not divide, so that every rank has one."""
+    return tp - part.groups if part.groups % tp else 0
 
 
 def block_size(shape: ModelShape, launch: Launch) -> int:

@@ -2,7 +2,8 @@
 
 vLLM sets aside, for each of ``--max-loras`` slots and each adapted matrix, an A of (rank x in) and a B of (out x rank)
 in 16 bits (``vllm/lora/layers``); B is divided over the ranks with its matrix, A is not for the matrices that are
-divided by columns. Experts of a mixture are left out: few families adapt them.
+divided by columns. The embedding and the output layer have slots too. Experts of a mixture are left out: few families
+adapt them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def lora_bytes(shape: ModelShape, slots: int, rank: int, tp: int = 1) -> int:
     """Bytes on one rank for ``slots`` adapters of up to ``rank``, all layers together."""
     if slots <= 0 or rank <= 0:
         return 0
-    total = 0
+    total = 2 * (shape.vocabulary + shape.hidden)  # embedding and output layer
     for layer in shape.layers:
         for cache in layer.caches:
             if isinstance(cache, Full | Window):

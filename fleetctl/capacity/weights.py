@@ -6,7 +6,7 @@ What an engine holds in memory is not always what the files have: kernels repack
 - plain 32-bit and 64-bit matrices are loaded as 16-bit, which is what the engine computes with;
 - the output layer is not loaded again where it is the embedding table; a draft head only where it is used;
 - matrices are divided over tensor-parallel ranks; vectors and routers are copied, as are the first projections of
-  latent attention, and keys and values where there are fewer KV heads than ranks.
+  latent attention, and keys and values, or groups of Mamba-2, where there are fewer of them than ranks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fleetctl.capacity.attention import Launch, check_heads, heads_per_rank
+from fleetctl.capacity.attention import Launch, added_groups, check_heads, heads_per_rank
 from fleetctl.capacity.headers import Tensor
 from fleetctl.capacity.pages import stage_of_layers
-from fleetctl.capacity.shape import Full, ModelShape, Window
+from fleetctl.capacity.shape import Full, ModelShape, State, Window
 
 
 class Part(Enum):
@@ -49,6 +49,7 @@ _COPIED = re.compile(
     r"|\.router\.|shared_expert_gate)"
 )
 _KEYS_AND_VALUES = re.compile(r"\.(?:k_proj|v_proj)\.")
+_WITH_GROUPS = re.compile(r"\.mamba\.(?:in_proj|conv1d)\.|\.mixer\.(?:in_proj|conv1d)\.")
 _SCALES = ("_scale", "_scale_2", "_scale_inv", "scales", "qzeros", "g_idx", "_global_scale", "_zero_point", "_shape")
 
 
@@ -130,7 +131,7 @@ def weigh(tensors: Iterable[Tensor], shape: ModelShape, launch: Launch, method: 
     held = list(tensors)
     stages = [0.0] * launch.pp
     places = stage_of_layers(len(shape.layers), launch.pp)
-    kept = _kept_share(shape, launch.tp)
+    kept, copied = _kept_share(shape, launch.tp), _copied_rows(shape, launch.tp)
     parts: Counter[Part] = Counter()
     for tensor in held:
         part, layer = part_of(tensor.name, len(shape.layers))
@@ -138,7 +139,7 @@ def weigh(tensors: Iterable[Tensor], shape: ModelShape, launch: Launch, method: 
             continue
         size = loaded_size(tensor)
         parts[part] += size
-        rank = size * _share(tensor, part, launch.tp, kept)
+        rank = size * _share(tensor, part, launch.tp, kept, copied)
         if part is Part.LAYER:
             stages[places[layer]] += rank
         elif part in (Part.HEAD, Part.DRAFT):
@@ -161,9 +162,18 @@ def _kept_share(shape: ModelShape, tp: int) -> float:
     return heads_per_rank(heads, tp) / heads if heads else 1 / tp
 
 
-def _share(tensor: Tensor, part: Part, tp: int, kept: float) -> float:
+def _copied_rows(shape: ModelShape, tp: int) -> int:
+    """Rows of Mamba-2's first projection that are added, so that every rank has a group."""
+    parts = (part for cache in shape.caches if isinstance(cache, State) for part in cache.parts)
+    return next((added_groups(part, tp) * part.group_width for part in parts if part.groups), 0)
+
+
+def _share(tensor: Tensor, part: Part, tp: int, kept: float, copied: int) -> float:
+    """Share of a tensor that a rank holds."""
     if tp == 1 or len(tensor.shape) < 2 or _COPIED.search(tensor.name):
-        return 1 / tp if tp == 1 else 1.0
+        return 1.0
     if part is Part.LAYER and _KEYS_AND_VALUES.search(tensor.name):
         return kept
+    if part is Part.LAYER and copied and _WITH_GROUPS.search(tensor.name):
+        return (1 + copied / tensor.shape[0]) / tp
     return 1 / tp

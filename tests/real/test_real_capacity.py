@@ -13,8 +13,10 @@ import pytest
 
 from fleetctl.capacity.attention import CPU, Launch
 from fleetctl.capacity.config import read_shape
+from fleetctl.capacity.headers import of_metadata
 from fleetctl.capacity.logs import EngineLog, parse_log
 from fleetctl.capacity.pages import Paging, page_model
+from fleetctl.capacity.weights import weigh
 from fleetctl.errors import SpecError
 from fleetctl.lab.engines import engines_folder, vllm_folder
 from fleetctl.lab.realvllm import ENGINE_ENVIRONMENT, install_vllm
@@ -143,6 +145,22 @@ def test_a_real_engine_logs_the_size_that_fleetctl_says(python: Path) -> None:
         paging = paged(config, **{"context": CONTEXT, "backend": CPU, **settings})
         mine[name] = (paging.tokens([CACHE]), round(paging.concurrency([CACHE]), 2))
     assert logged == mine
+
+
+WEIGHED = {"grouped-query": (1, 4), "latent": (2,), "gated delta net": (2,), "Mamba-2": (2, 4)}
+"""Kind of model → tensor-parallel ranks."""
+
+
+def test_weights_on_a_rank_are_the_parameters_that_the_engine_makes(python: Path) -> None:
+    lines = [{"config": KINDS[name][0], "tp": tp} for name, ranks in WEIGHED.items() for tp in ranks]
+    said = [line[4:] for line in ask(python, "engine_weights.py", lines).splitlines() if line.startswith("=== ")]
+    assert len(said) == len(lines)
+    for line, answer in zip(lines, said, strict=True):
+        made = json.loads(answer)
+        shape, launch = read_shape(json.dumps(line["config"])), Launch(context=256, tp=line["tp"])
+        (mine,) = weigh(of_metadata(made["tensors"], "transformers"), shape, launch).stages
+        # What is left are vectors of states, which are divided, and counted whole.
+        assert mine == pytest.approx(made["bytes"], rel=0.005), line
 
 
 def sections(output: str) -> dict[str, EngineLog]:

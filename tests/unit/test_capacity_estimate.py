@@ -139,6 +139,13 @@ def test_slots_for_adapters_come_out_of_the_cache() -> None:
     assert lora_bytes(SHAPE, 4, 64, tp=2) < taken
 
 
+def test_slots_take_what_a_real_engine_set_aside() -> None:
+    """vLLM 0.32 on the CPU, this model, --max-loras 2 --max-lora-rank 16: all lora_a_stacked and lora_b_stacked."""
+    small = {"num_hidden_layers": 3, "hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "vocab_size": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    assert lora_bytes(read_shape(json.dumps({"model_type": "llama", **small, **heads})), 2, 16) == 475_136
+
+
 @pytest.mark.parametrize(("share", "memory"), [(0.0, GIB), (1.01, GIB), (-1.0, GIB), (0.5, 0)])
 def test_a_share_or_a_memory_that_cannot_be_is_refused(share: float, memory: int) -> None:
     with pytest.raises(SpecError):

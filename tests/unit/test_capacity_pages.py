@@ -213,8 +213,8 @@ def test_the_memory_that_is_called_needed_holds_what_it_is_for(
     assert paged.concurrency(needed) >= wanted
 
 
-def test_a_page_of_the_shape_that_shared_notes_give_for_minimax() -> None:
-    """62 layers with 8 KV heads of 128 over two boxes need 23.25 GiB for 196,608 tokens (a public log)."""
+def test_one_full_context_needs_what_a_public_log_says() -> None:
+    """MiniMax-M2.7 over two boxes: 62 layers with 8 KV heads of 128 need 23.25 GiB for 196,608 tokens."""
     config = {"model_type": "minimax_m2", "num_hidden_layers": 62, "num_attention_heads": 48, "hidden_size": 3072}
     shape = read_shape(json.dumps({**config, "num_key_value_heads": 8, "head_dim": 128}))
     paged = page_model(shape, Launch(context=196608, tp=2))
