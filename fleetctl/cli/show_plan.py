@@ -37,6 +37,10 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
             out.print(f"  {escape(budget.box)}")
             for line in budget.lines:
                 out.print(f"    {escape(line)}")
+        for sizing in plan.sizings:
+            out.print(f"  {escape(sizing.engine)}")
+            for line in sizing.lines:
+                out.print(f"    {escape(line)}")
     if plan.diffs:
         out.print("\n[bold cyan]files[/]")
         for change in plan.diffs:

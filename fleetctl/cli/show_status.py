@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fleetctl.facts.assess import Assessment
+from fleetctl.facts.assess import Assessment, EngineState
 from fleetctl.spec.units import gib
 
 
@@ -27,6 +27,9 @@ def show_status(found: Assessment, out: Console) -> None:
             boxes = ", ".join(engine.boxes)
             table.add_row(escape(engine.id), boxes, unit, server, str(engine.running), str(engine.queued))
         out.print(table)
+        for engine in found.engines:
+            if engine.cache is not None:
+                out.print(f"[dim]{escape(engine.id)}: {engine.cache:,} tokens of cache{_off(engine)}[/]")
         if found.waiting:
             out.print(f"{found.waiting} requests wait in the proxy's shared queue")
     if found.address is not None:
@@ -56,3 +59,10 @@ def show_status(found: Assessment, out: Console) -> None:
         )
     if found.healthy():
         out.print("[green]nothing is wrong[/]")
+
+
+def _off(engine: EngineState) -> str:
+    """How far the plan's figure for the cache was from the engine's own."""
+    if engine.cache is None or not engine.cache_expected:
+        return ""
+    return f" (the plan said {engine.cache_expected:,}, {100 * (engine.cache_expected / engine.cache - 1):+.1f} %)"

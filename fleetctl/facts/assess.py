@@ -25,6 +25,10 @@ class EngineState:
     server: str
     running: int
     queued: int
+    cache: int | None = None
+    """Tokens of cache that it logged when a move last started it; None: not known."""
+    cache_expected: int | None = None
+    """What the plan of that move said; None: nothing."""
 
 
 @dataclass
@@ -188,6 +192,7 @@ def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState
             states.append("loading" if unit.active == "activating" and unit.sub != "auto-restart" else unit.active)
     seen = seen_of(f"{engine.backend}/{engine.server}", release.proxy, observed)
     worst = next((state for state in states if state != "active"), "active")
+    cache = _cache(engine, observed)
     return EngineState(
         id=engine.id,
         boxes=tuple(rank.box for rank in engine.ranks),
@@ -195,7 +200,16 @@ def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState
         server=_server(seen, drained=_drained(engine, observed)),
         running=sum(server.running for server in seen.values()),
         queued=sum(server.queued for server in seen.values()),
+        cache=cache.get("tokens"),
+        cache_expected=cache.get("expected"),
     )
+
+
+def _cache(engine: Engine, observed: Observed) -> dict[str, int | None]:
+    """What the last move that started the engine saw of its cache."""
+    moves = sorted((move for facts in observed.values() for move in facts.moves), key=lambda move: move.move)
+    seen = [(move.end or {}).get("caches", {}).get(engine.id) for move in moves]
+    return next((dict(cache) for cache in reversed(seen) if cache), {})
 
 
 def _server(seen: Mapping[str, ServerFacts], *, drained: bool) -> str:

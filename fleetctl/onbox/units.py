@@ -136,6 +136,22 @@ def logs(call: Call, unit: str, lines: int = 20) -> List[str]:
     return [line for line in done["out"].splitlines() if line.strip()]
 
 
+MEMORY_WORDS = re.compile(
+    "KV [Cc]ache|oading (model weights )?took|Maximum concurrency|API server version|LLM engine|block size"
+)
+
+
+@op("memory_lines")
+def memory_lines(call: Call, unit: str) -> List[str]:
+    """What the engine that a unit runs now said of its memory since it started: at most 40 lines of 300 characters."""
+    invocation = states(call, [unit])[unit]["invocation"]
+    if not invocation:
+        return []
+    argv = ["journalctl", "_SYSTEMD_INVOCATION_ID=" + invocation, "-n", "5000", "-o", "cat", "--no-pager", "--quiet"]
+    done = run(call, argv)
+    return [line[:300] for line in done["out"].splitlines() if MEMORY_WORDS.search(line)][:40]
+
+
 def systemctl(call: Call, *words: str, timeout: float = 60) -> Dict[str, Any]:
     """Run systemctl; OpError with its own words when it fails."""
     done = run(call, ["systemctl", "--no-ask-password", *words], timeout=timeout)

@@ -1,10 +1,12 @@
-"""Weights of a model on this box: whether they are complete, and reading them into the page cache."""
+"""Weights of a model on this box: whether they are complete, what their headers tell, reading them into memory."""
 
+import base64
 import json
 import os
 import struct
 import subprocess
 import time
+import zlib
 from typing import Any, Dict, List
 
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
@@ -74,6 +76,29 @@ def weights_check(call: Call, paths: List[str]) -> Dict[str, Any]:
     if wrong:
         raise OpError("weights are not complete: %s" % "; ".join(wrong))
     return {"files": count, "bytes": size}
+
+
+def begin_of(path: str) -> bytes:
+    """What tells of a file: a safetensors file up to its header's end, all of any other; nothing when too large."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as source:
+        if not path.endswith(".safetensors"):
+            return source.read() if size <= HEADER_LIMIT else b""
+        start = source.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        return start + source.read(length) if length <= HEADER_LIMIT else start
+
+
+@op("checkpoint_files")
+def checkpoint_files(call: Call, path: str) -> Dict[str, Any]:
+    """A model's folder: ``sizes`` of all files, ``begins`` (compressed, base64) of those that tell of its tensors."""
+    names = sorted(name for name in os.listdir(path) if os.path.isfile(os.path.join(path, name)))
+    begins = {}
+    for name in names:
+        if name == "config.json" or name.endswith(INDEX) or name.endswith(".safetensors"):
+            begin = zlib.compress(begin_of(os.path.join(path, name)), 1)
+            begins[name] = base64.b64encode(begin).decode("ascii")
+    return {"sizes": {name: os.path.getsize(os.path.join(path, name)) for name in names}, "begins": begins}
 
 
 @op("read_ahead")

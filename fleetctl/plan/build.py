@@ -16,7 +16,7 @@ from fleetctl.plan.expand import STEPS, place
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
 from fleetctl.plan.turns import rest, turns
-from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Stage
+from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
 from fleetctl.spec.units import seconds
 
@@ -40,6 +40,7 @@ def build_plan(
     limit: float | None = None,
     why_held: str | None = None,
     beside: bool = False,
+    sizings: tuple[Sizing, ...] = (),
 ) -> Plan:
     """The plan that brings the fleet, seen as ``observed``, from ``source`` to ``target``.
 
@@ -76,11 +77,20 @@ def build_plan(
         steps=steps,
         diffs=_diffs(source, target, difference),
         budgets=target.budgets,
+        sizings=sizings,
         gap=_gap(move_, playbook, why_held),
-        warnings=(*warnings(source, target, observed, difference), *notes),
+        warnings=(*warnings(source, target, observed, difference), *_doubts(sizings), *notes),
         questions=questions,
         observed={box: facts.digest() for box, facts in observed.items()},
     )
+
+
+def _doubts(sizings: tuple[Sizing, ...]) -> list[str]:
+    return [
+        f"{one.engine} may not start: with the most overhead that is likely its cache is too small for one request"
+        for one in sizings
+        if one.in_doubt
+    ]
 
 
 def refuse_if_unnamed(source: Release, target: Release, observed: Observed) -> None:

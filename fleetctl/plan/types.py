@@ -47,6 +47,15 @@ class Gap(Value):
     why: str
 
 
+class Sizing(Value):
+    """What an engine will have for its cache, as the sum of its memory says."""
+
+    engine: str
+    lines: tuple[str, ...]
+    tokens: int | None = Field(None, description="tokens of cache; None: not known")
+    in_doubt: bool = Field(False, description="with the most overhead that is likely it does not start")
+
+
 class Plan(Value):
     """A move from one generation to the next."""
 
@@ -67,6 +76,7 @@ class Plan(Value):
     steps: tuple[PlannedStep, ...]
     diffs: tuple[FileDiff, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    sizings: tuple[Sizing, ...] = ()
     gap: Gap
     warnings: tuple[str, ...] = ()
     questions: dict[str, dict[str, Any]] = Field({}, description="box → what was asked for the facts")

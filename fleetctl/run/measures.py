@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleetctl.capacity.logs import parse_log
 from fleetctl.plan.types import Plan
 
 Record = dict[str, Any]
@@ -12,7 +13,8 @@ Record = dict[str, Any]
 def measures(plan: Plan, results: dict[str, Record]) -> Record:
     """What a finished move measured, in seconds: ``gap`` without an engine, ``loads`` by engine, ``stops`` by unit.
 
-    ``cut`` counts requests that still ran when their time was over.
+    ``cut`` counts requests that still ran when their time was over. ``caches`` has by engine the tokens of cache that
+    it logged, and those that were expected (None: not known).
     """
     by_kind: dict[str, dict[str, Record]] = {}
     for step in plan.steps:
@@ -37,6 +39,12 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
                 continue
             loads[step.params["engine"]] = round(result["ready_at"] - begun, 3)
             ready[step.params["engine"]] = result["ready_at"]
+    expected = {sizing.engine: sizing.tokens for sizing in plan.sizings}
+    caches = {}
+    for name, result in by_kind.get("await_ready", {}).items():
+        engine, tokens = params[name].params["engine"], parse_log("\n".join(result.get("said", []))).tokens
+        if tokens is not None:
+            caches[engine] = {"tokens": tokens, "expected": expected.get(engine)}
     stops = {
         f"{params[name].box}/{params[name].params['unit']}": result["took"]
         for name, result in by_kind.get("stop_engine", {}).items()
@@ -54,4 +62,5 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
         "ready": ready,
         "loads": loads,
         "stops": stops,
+        "caches": caches,
     }

@@ -22,6 +22,7 @@ from fleetctl.remote.boxes import Boxes
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import File, Release
 from fleetctl.run.secrets import Expected, expected
+from fleetctl.run.sizing import refuse_what_cannot_start, size_up, sizings
 from fleetctl.spec.fleet import Fleet
 
 Books = Callable[[str], Playbook]
@@ -146,6 +147,8 @@ def plan_cutover(
     else:
         playbook, why = _book_of_move(books, "cutover", source, target, observed, difference)
         beside = why is None
+    forecasts = size_up(fleet, subject.boxes, target, difference.start)
+    refuse_what_cannot_start(forecasts)
     return build_plan(
         source=source,
         target=target,
@@ -161,6 +164,7 @@ def plan_cutover(
         notes=seen.notes,
         why_held=why,
         beside=beside,
+        sizings=sizings(forecasts),
     )
 
 

@@ -189,4 +189,6 @@ class AwaitReady(Step):
         if errors:
             raise next((error for error in errors if getattr(error, "kind", "") != "Cancelled"), errors[0])
         told = [one.result() for one in waits]
-        return {"ready_at": told[0]["ready_at"], "waited": max(one["waited"] for one in told)}
+        head = ranks[0]
+        said = context.boxes[head["box"]].call("memory_lines", unit=head["unit"])
+        return {"ready_at": told[0]["ready_at"], "waited": max(one["waited"] for one in told), "said": said}

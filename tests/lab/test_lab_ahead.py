@@ -10,6 +10,16 @@ from moving import BOXES, Moving
 
 FOLDER = "/models/tiny"
 SIZE = 24 * 1024 * 1024
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "vocab_size": 512,
+    "max_position_embeddings": 262144,
+}
 
 
 def safetensors(size: int) -> bytes:
@@ -21,6 +31,7 @@ def safetensors(size: int) -> bytes:
 def put_weights(moving: Moving, box: str, missing: int = 0) -> None:
     begin = safetensors(SIZE)
     length = len(begin) + SIZE - missing
+    moving.put(box, f"{FOLDER}/config.json", json.dumps(CONFIG))
     write = f"with open('{FOLDER}/model.safetensors', 'wb') as f: f.write({begin!r}); f.truncate({length})"
     moving.sh(box, f"mkdir -p {FOLDER}; python3 -", write)
 
@@ -46,7 +57,25 @@ def test_weights_are_in_memory_before_the_old_engines_stop(moving: Moving) -> No
     for box in BOXES:
         assert order.index(f"prepare.read_ahead.{box}") < order.index("hold.hold.proxy")
         assert cached(moving, box) >= SIZE
+    # The plan said how large the caches would be, and status says how large the engines say they are.
+    planned = {one["engine"]: one["tokens"] for one in ran.plan["sizings"]}
+    assert len(planned) == 2 and all(planned.values())
+    seen = {one["id"]: (one["cache"], one["cache_expected"]) for one in moving.status(text)["engines"]}
+    assert {engine: expected for engine, (_, expected) in seen.items()} == planned
+    assert all(cache > 0 for cache, _ in seen.values()), seen
     moving.rollback()
+
+
+def test_a_context_that_does_not_fit_the_cache_is_refused_with_the_sum(moving: Moving) -> None:
+    for box in BOXES:
+        put_weights(moving, box)
+    text = moving.changed(lambda d: (with_folder(d), d["models"]["standin"].update(context=2**30, weights_size="2GiB")))
+    moving.cutover("split", text=moving.changed(with_folder))
+    before = moving.picture()
+    ran = moving.run("cutover", "--to", "replicas", "--yes", text=text)
+    assert ran.rc == 5, ran
+    assert "replicas/standin@box1 would not start, its cache has no room for one request of its context" in ran.said
+    assert moving.same_as(before)
 
 
 def test_weights_that_were_cut_short_are_told_before_anything_is_touched(moving: Moving) -> None:

@@ -31,6 +31,16 @@ def split_flags(words: Iterable[str]) -> list[list[str]]:
     return groups
 
 
+def flag_values(words: Iterable[str], aliases: Mapping[str, str]) -> dict[str, str]:
+    """Flag → its value; "" for one that is only there, "no" for ``--no-…``. Of several values the first."""
+    found = {}
+    for group in split_flags(words):
+        word, _, value = group[0].partition("=")
+        given = value or (group[1] if len(group) > 1 else "")
+        found[flag_name(word, aliases)] = "no" if word.startswith("--no-") else given
+    return found
+
+
 def layer_flags(
     layers: Iterable[Iterable[str]], aliases: Mapping[str, str], *, repeatable: frozenset[str] = frozenset()
 ) -> list[str]:

@@ -1,0 +1,112 @@
+"""What an engine of a layout will have for its cache, from fleet.yaml and the model's own files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fleetctl.capacity.attention import Launch
+from fleetctl.capacity.config import quant_method, read_shape
+from fleetctl.capacity.estimate import Estimate, Room, estimate
+from fleetctl.capacity.headers import Tensor
+from fleetctl.capacity.weights import weigh
+from fleetctl.errors import SpecError
+from fleetctl.spec.fleet import Model, Placement
+from fleetctl.spec.units import gib
+
+_DRAFT_IN_MODEL = ("mtp", "deepseek_mtp", "qwen3_next_mtp", "ernie_mtp", "glm4_moe_mtp", "mimo_mtp")
+"""Methods of speculative decoding whose layers are in the model's own files."""
+_ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
+"""With it vLLM on the CPU is told the size of its cache, and a share of the memory means nothing."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """What was read of a model: config.json, and the tensors that the headers of its weights tell of."""
+
+    where: str
+    config: bytes
+    tensors: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The sum for one engine in lines, and what comes of it. ``tokens`` is None where it cannot be told."""
+
+    lines: tuple[str, ...]
+    tokens: int | None = None
+    low: int | None = None
+    high: int | None = None
+    cannot_start: bool = False
+    """Not even with the least that is likely to be needed beyond weights and cache."""
+    in_doubt: bool = False
+    """Perhaps not: with the most that is likely to be needed it does not start."""
+
+
+def forecast(
+    model: Model, placement: Placement, memory: int, share: float, files: Files, arguments: Mapping[str, str]
+) -> Forecast:
+    """The sum of an engine with ``share`` (gpu_memory_utilization) of a box's ``memory`` in bytes.
+
+    ``arguments`` are flags of its command line and their values (True flags have ""). Never raises: what is not known
+    is said in the lines.
+    """
+    if _ON_CPU in {**model.environment, **placement.environment}:
+        return Forecast((f"the cache is what {_ON_CPU} says",))
+    try:
+        shape = read_shape(files.config, files.where)
+        launch = _launch(model, placement, arguments)
+        known = model.weights_size if not files.tensors else None
+        if not files.tensors and known is None:
+            return Forecast((f"{files.where}: no safetensors files, so the cache is not known",))
+        weights = known if known is not None else weigh(files.tensors, shape, launch, quant_method(files.config))
+        return _told(estimate(shape, launch, Room(memory, share), weights), model.context)
+    except SpecError as error:
+        return Forecast((f"the cache is not known: {error.message}",))
+
+
+def _launch(model: Model, placement: Placement, arguments: Mapping[str, str]) -> Launch:
+    ranks = len(placement.boxes) if placement.split is not None else 1
+    tensor = ranks if placement.parallel == "tensor" else 1
+    speculative = model.speculative
+    drafts = speculative.num_speculative_tokens if speculative and speculative.method in _DRAFT_IN_MODEL else 0
+    block = _number(arguments.get("--block-size"))
+    return Launch(
+        context=model.context,
+        tp=max(tensor, _number(arguments.get("--tensor-parallel-size")) or 1),
+        pp=max(ranks // tensor, _number(arguments.get("--pipeline-parallel-size")) or 1),
+        kv=arguments.get("--kv-cache-dtype") or "auto",
+        state=arguments.get("--mamba-ssm-cache-dtype") or "auto",
+        spec_tokens=drafts,
+        prefix_caching=arguments.get("--enable-prefix-caching") != "no",
+        batched_tokens=_number(arguments.get("--max-num-batched-tokens")) or 8192,
+        block=block,
+    )
+
+
+def _number(word: str | None) -> int | None:
+    return int(word) if word is not None and word.isdecimal() and len(word) < 10 else None
+
+
+def _told(found: Estimate, context: int) -> Forecast:
+    parts = [f"{line.what} {gib(abs(line.size))}{' (estimate)' if line.estimate else ''}" for line in found.lines[2:]]
+    sums = f"{gib(found.room.requested)} - {' - '.join(parts)} = {gib(found.outcome.available)} for the cache"
+    low, high = found.low.tokens, found.high.tokens if found.high else None
+    lines = [sums]
+    if found.exact:
+        between = f", between {low:,} and {high:,}" if high is not None and low != high else ""
+        lines.append(
+            f"cache ({found.dtype}): {found.outcome.tokens:,} tokens{between}; "
+            f"{found.outcome.requests:.2f} requests of {context:,} tokens at once"
+        )
+    else:
+        most = f" to {high:,}" if high is not None else " or more"
+        lines.append(f"cache ({found.dtype}): not all of it is known; {low:,}{most} tokens")
+    return Forecast(
+        lines=tuple(lines),
+        tokens=found.outcome.tokens if found.exact else None,
+        low=low,
+        high=high,
+        cannot_start=found.high is not None and not found.high.starts,
+        in_doubt=not found.low.starts,
+    )

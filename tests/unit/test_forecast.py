@@ -1,0 +1,124 @@
+"""What a plan says of the cache of each engine: the sum from fleet.yaml and the model's own files."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetctl.capacity.forecast import Files, Forecast, forecast
+from fleetctl.checkpoint.sent import Sent
+from fleetctl.checkpoint.source import read_files
+from fleetctl.engine.runtimes.flags import flag_values
+from fleetctl.engine.runtimes.vllm import ALIASES
+from fleetctl.errors import RefusedError
+from fleetctl.onbox.main import Call
+from fleetctl.onbox.weights import checkpoint_files
+from fleetctl.run.sizing import refuse_what_cannot_start, sizings
+from fleetctl.spec.fleet import Model, Placement
+
+GIB = 1024**3
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+PER_TOKEN = 2 * 32 * 8 * 128 * 2  # bytes in BF16: key and value, layers, KV heads, head size
+
+
+def model(**more: Any) -> Model:
+    given = {"weights": "/models/llama", "context": 8192, "launch": {"venv": "/opt/vllm"}, "weights_size": "15GiB"}
+    return Model.model_validate({**given, **more})
+
+
+def told(
+    model_: Model, placement: dict[str, Any] | None = None, share: float = 0.5, config: Any = LLAMA, **flags: str
+) -> Forecast:
+    place = Placement.model_validate(placement or {"copies": ["a"]})
+    files = Files("a:/models/llama", json.dumps(config).encode(), ())
+    return forecast(model_, place, 64 * GIB, share, files, {f"--{k.replace('_', '-')}": v for k, v in flags.items()})
+
+
+def test_the_cache_is_what_is_left_of_the_share_divided_by_the_bytes_of_a_token() -> None:
+    found = told(model())
+    assert found.tokens is not None
+    left = 32 * GIB - 15 * GIB - found.tokens * PER_TOKEN  # engine and activations
+    assert 0.3 * GIB < left < 6 * GIB
+    assert "requests of 8,192 tokens at once" in found.lines[1]
+    assert not found.cannot_start
+
+
+def test_an_fp8_cache_holds_twice_as_much_and_a_split_too() -> None:
+    plain = told(model()).tokens or 0
+    assert told(model(), kv_cache_dtype="fp8").tokens == pytest.approx(2 * plain, rel=0.01)
+    over_two = told(model(), {"split": ["a", "b"]}).tokens or 0
+    assert over_two > 2 * plain
+
+
+def test_what_cannot_hold_one_request_is_refused_with_the_sum() -> None:
+    found = told(model(context=131072), share=0.3)
+    assert found.cannot_start
+    with pytest.raises(RefusedError, match="replicas/llama@a would not start") as refusal:
+        refuse_what_cannot_start({"replicas/llama@a": found})
+    assert "for the cache" in refusal.value.message
+    assert refusal.value.hint is not None and "kv_cache_dtype" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "llama"}, "the cache is not known"),
+        ({}, "the cache is not known"),
+        ([], "the cache is not known"),
+        ({**LLAMA, "model_type": "something-new"}, "not all of it is known"),
+    ],
+)
+def test_what_cannot_be_told_is_said_and_stops_nothing(config: Any, said: str) -> None:
+    found = told(model(), config=config)
+    assert not found.cannot_start
+    assert said in " ".join(found.lines)
+
+
+def test_vllm_on_the_cpu_is_told_the_size_of_its_cache() -> None:
+    found = told(model(environment={"VLLM_CPU_KVCACHE_SPACE": "1"}))
+    assert found == Forecast(("the cache is what VLLM_CPU_KVCACHE_SPACE says",))
+
+
+def test_flags_are_read_however_they_are_spelled() -> None:
+    words = ["--max_num_batched_tokens=4096", "--no-enable-prefix-caching", "-tp", "2", "--enforce-eager"]
+    assert flag_values(words, ALIASES) == {
+        "--max-num-batched-tokens": "4096",
+        "--enable-prefix-caching": "no",
+        "--tensor-parallel-size": "2",
+        "--enforce-eager": "",
+    }
+
+
+def test_a_folder_on_a_box_is_read_from_its_headers_alone(tmp_path: Path) -> None:
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [64, 64], "data_offsets": [0, 8192]}}).encode()
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + 8192)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "tokenizer.json").write_text("x" * 10_000)
+    sent = checkpoint_files(Call(1, lambda message: None), str(tmp_path))
+    assert set(sent["begins"]) == {"config.json", "model.safetensors"}
+    read = read_files(Sent("a:/models/llama", sent))
+    assert [(one.name, one.size) for one in read.tensors] == [("w", 8192)]
+    assert json.loads(read.config) == LLAMA
+
+
+def test_a_plan_shows_the_forecast_and_its_doubts() -> None:
+    one = Forecast(("a sum",), tokens=10, low=1, high=20, in_doubt=True)
+    assert [sizing.model_dump() for sizing in sizings({"e": one})] == [
+        {"engine": "e", "lines": ("a sum",), "tokens": 10, "in_doubt": True}
+    ]
