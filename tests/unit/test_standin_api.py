@@ -215,3 +215,16 @@ def test_hundreds_of_small_requests_are_answered_at_once(engine: Running) -> Non
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda _: post(engine, body, "/v1/completions").status_code, range(200)))
     assert set(answers) == {200}
+
+
+def test_a_stream_over_a_kept_connection_begins_at_once(engine: Running) -> None:
+    """Head and first event are two packets; Nagle's algorithm would keep the second one back for 40 ms."""
+    took = []
+    for _ in range(21):
+        begin = time.monotonic()
+        with engine.client.stream("POST", "/v1/chat/completions", json=chat(stream=True, max_tokens=1)) as response:
+            pieces = response.iter_raw()
+            next(pieces)
+            took.append(time.monotonic() - begin)
+            assert b"[DONE]" in b"".join(pieces)
+    assert sorted(took)[10] < 0.03
