@@ -288,6 +288,18 @@ def test_back_off_and_limit_for_one_that_hangs_again_and_again() -> None:
     assert box.guard.out(UNIT) == ""
 
 
+def test_a_systemd_that_does_not_answer_for_a_moment_changes_nothing() -> None:
+    box = Box(available=3.9 * GIB, requests=1, finish=False)
+    box.seconds(2)
+    assert box.guard.phases() == {UNIT: "leaving"}
+    box.active = ""
+    box.seconds(3)
+    assert box.guard.phases() == {UNIT: "leaving"} and box.guard.out(UNIT)
+    box.active = "active"
+    box.seconds(40)
+    assert box.kinds() == ["stop"]
+
+
 def test_a_guard_that_is_started_anew_still_counts() -> None:
     box = Box(requests=2, hung=True, heals=False, load_seconds=2, settings=settings(answer_within=5.0, silent=5.0))
     box.seconds(400)
