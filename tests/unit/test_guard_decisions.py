@@ -333,7 +333,7 @@ def test_while_somebody_works_on_the_fleet_nothing_is_done_and_the_proxy_hears_n
 
 def test_one_that_it_stopped_and_a_move_left_alone_is_started_after_the_move() -> None:
     box = Box(available=3 * GIB).seconds(30)
-    box.held = "a cutover by ops was cut off"
+    box.held = "the cutover by ops has not ended"
     box.available += 20 * GIB
     box.seconds(60)
     assert box.kinds() == ["stop"]
