@@ -149,8 +149,10 @@ def test_the_proxy_hears_one_word_and_nobody_else_hears_any() -> None:
     agent = Agent("127.0.0.1", free_port(), ["127.0.0.2", "no.such.name.invalid"], lambda server: out.get(server, ""))
     port = agent._server.server_address[1]
     try:
-        assert ask(port, "m/l-a\n") == ask(port, "m/l-a\n", "127.0.0.2") == "down #memory is short\n"
+        assert ask(port, "m/l-a\n") == ask(port, "m/l-a\n") == "down #memory is short\n"
         assert agent.told("m/l-a") == 2
+        assert ask(port, "m/other\n", "127.0.0.2") == "up\n" and agent.told("m/l-a") == 0, "another does not know it"
+        assert ask(port, "m/l-a\n", "127.0.0.2") == "down #memory is short\n" and agent.told("m/l-a") == 1
         assert ask(port, "m/other\n") == ask(port, "\n") == "up\n"
         assert ask(port, "m/l-a\n", "127.0.0.3") == "" and agent.refused == {"127.0.0.3"}
         out.clear()
