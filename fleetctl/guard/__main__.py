@@ -150,7 +150,7 @@ class Service:
         memory, phases = look.memory, self._guard.phases()
         self._lowest = memory.available if self._lowest is None else min(self._lowest, memory.available)
         if self._guard.shortage.why:
-            self._notes.append("events", dict(memory_told(memory), at=round(time.time(), 3), kind="saw", phases=phases))
+            self._notes.append("shortages", dict(memory_told(memory), at=round(time.time(), 3), phases=phases))
         minute = self._minute or {"at": round(time.time()), "begun": look.now, **memory_told(memory)}
         minute["available"] = min(minute["available"], memory.available)
         minute["swap_free"] = min(minute["swap_free"], memory.swap_free)

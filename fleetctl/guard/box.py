@@ -117,7 +117,7 @@ def held() -> str:
         return "%s works on the fleet" % (_object(CLAIM).get("who") or "somebody")
     if os.path.exists(MOVING):
         told = _object(MOVING)
-        return "a %s by %s was cut off" % (told.get("operation") or "move", told.get("who") or "somebody")
+        return "the %s by %s has not ended" % (told.get("operation") or "move", told.get("who") or "somebody")
     if os.path.exists(DRAINED):
         return "the box is drained by %s" % (_object(DRAINED).get("by") or "somebody")
     return ""

@@ -171,7 +171,7 @@ class Guard:
         return [Action("note", state.unit, "out of the proxy: %s" % why)]
 
     def _leaving(self, look: Look, engine: Engine, state: _State) -> List[Action]:
-        if engine.active not in ("active", "activating", "") or engine.run != state.run:
+        if engine.active and (engine.active not in ("active", "activating") or engine.run != state.run):
             state.enter(STARTING, look.now)  # it has gone by itself, and is waited for
             return []
         waited = look.now - state.since

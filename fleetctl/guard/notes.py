@@ -12,7 +12,8 @@ LIMIT = 256 * 1024  # bytes of one file; one older file is kept
 
 
 class Notes:
-    """``events.jsonl`` has what happened and why, ``minutes.jsonl`` the worst of every minute."""
+    """What happened and why is in ``events.jsonl``, the worst of every minute in ``minutes.jsonl``, every second of a
+    shortage in ``shortages.jsonl``."""
 
     def __init__(self, folder: str = FOLDER, status: str = STATUS) -> None:
         self._folder = folder

@@ -52,9 +52,8 @@ def status(moving: Moving, text: str) -> dict[str, Any]:
 
 
 def events(moving: Moving, box: str) -> list[dict[str, Any]]:
-    """What the guard of a box has written down, but for what it saw in every second."""
-    told = moving.sh(box, "cat /var/lib/fleetctl/guard/events.jsonl").splitlines()
-    return [event for event in map(json.loads, told) if event["kind"] != "saw"]
+    """What the guard of a box has written down."""
+    return [json.loads(line) for line in moving.sh(box, "cat /var/lib/fleetctl/guard/events.jsonl").splitlines()]
 
 
 def did(moving: Moving, box: str) -> list[str]:
@@ -94,11 +93,6 @@ class SmallBox:
         rows = dict(line.split() for line in (self.group / "memory.stat").read_text().splitlines())
         cache = int(rows["total_inactive_file"]) + int(rows["total_active_file"])
         return int((self.group / "memory.usage_in_bytes").read_text()) - cache
-
-    def killed(self) -> int:
-        """Processes that the kernel killed because the limit was reached."""
-        rows = dict(line.split() for line in (self.group / "memory.oom_control").read_text().splitlines())
-        return int(rows["oom_kill"])
 
     @property
     def available(self) -> int:
@@ -172,12 +166,13 @@ def test_another_process_grows_the_copy_leaves_the_proxy_stops_before_the_box_st
         moving.put("box2", f"/run/systemd/system/{GUARD}.d/lab.conf", drop_in)
         moving.sh("box2", f"systemctl daemon-reload; systemctl restart {GUARD}")
         eventually(lambda: "on guard" in said(moving, "box2"))
-        before = box.killed()
         with Traffic(moving.proxy, "standin", rate=10.0) as traffic:
-            eat(moving, "box2", 400)
+            eat(moving, "box2", 440)
             eventually(lambda: "stop" in did(moving, "box2"))
             eventually(lambda: moving.unit("box2", COPY)[0] == "inactive", lambda: said(moving, "box2"))
-            eventually(lambda: eaten(moving, "box2") >= 400 * MIB, lambda: eaten(moving, "box2") // MIB)
+            result = moving.sh("box2", f"systemctl show -P Result {COPY}").strip()
+            # It got all that it asked for: without a guard the kernel kills it, or the engine, at the limit.
+            eventually(lambda: eaten(moving, "box2") >= 440 * MIB, lambda: eaten(moving, "box2") // MIB)
             shown, whole = moving.run("guard", "status", text=text), moving.status(text)
             time.sleep(12)
             assert did(moving, "box2") == ["stop"], "there is no room for it yet"
@@ -190,12 +185,12 @@ def test_another_process_grows_the_copy_leaves_the_proxy_stops_before_the_box_st
     left = next(e["available"] for e in events(moving, "box2") if "out of the proxy" in e["why"])
     print(
         f"\n{len(requests)} requests; out of the proxy with {left // MIB} MiB left, stopped {stop - out:.1f} s later; "
-        f"lowest {box.lowest // MIB} MiB; killed by the kernel: {box.killed() - before}; the guard: {cost.split()}"
+        f"lowest {box.lowest // MIB} MiB; the guard: {cost.split()}"
     )
     assert [request for request in requests if not request.answered] == []
     assert did(moving, "box2") == ["stop", "start"]
     assert out < stop and "requests are cut" not in said(moving, "box2")
-    assert box.killed() == before and box.lowest > 0
+    assert box.lowest > 0 and result == "success"
     assert did(moving, "box1") == []
     told = next(e for e in shown.events if e["type"] == "guards")
     assert shown.rc == 9 and any(f"{COPY} is stopped: memory is short" in problem for problem in told["problems"])
@@ -219,9 +214,14 @@ def test_a_hung_copy_is_restarted_once_and_then_only_kept_out(moving: Moving) ->
         eventually(lambda: "1 restarts within an hour, which is the limit" in said(moving, "box2"))
         assert moving.servers()["standin/replicas-box2"] == "DOWN"
         assert moving.pid("box2", COPY) == pid
+        # A guard that dies now comes back, counts on, and takes back its word when the engine is well.
+        moving.sh("box2", f"systemctl kill -s KILL {GUARD}")
+        eventually(lambda: said(moving, "box2").count("on guard: restart") == 2)
+        time.sleep(2)
+        assert moving.servers()["standin/replicas-box2"] == "DOWN"
         moving.sh("box2", "rm /etc/standin.json")
         eventually(lambda: moving.servers()["standin/replicas-box2"] == "UP", lambda: said(moving, "box2"))
-    assert did(moving, "box2") == ["kill_and_restart"] and "it works again" in said(moving, "box2")
+    assert did(moving, "box2") == ["kill_and_restart"] and said(moving, "box2").count("back in the proxy") == 2
 
 
 async def _hang(moving: Moving) -> tuple[Seen, float]:
@@ -270,7 +270,7 @@ def test_a_move_that_was_cut_off_is_left_alone_on_every_box_until_it_is_over(mov
     move.finish()
     moving.control("box2", hang=True)
     with Traffic(moving.proxy, "standin", rate=5.0) as traffic:
-        eventually(lambda: "standing back: a apply by" in said(moving, "box2"), lambda: said(moving, "box2"))
+        eventually(lambda: "standing back: the apply by" in said(moving, "box2"), lambda: said(moving, "box2"))
         time.sleep(13)
         assert did(moving, "box2") == [] and moving.servers()["standin/replicas-box2"] != "DOWN"
         moving.sh("box2", "rm /etc/standin.json")

@@ -288,6 +288,18 @@ def test_back_off_and_limit_for_one_that_hangs_again_and_again() -> None:
     assert box.guard.out(UNIT) == ""
 
 
+def test_a_systemd_that_does_not_answer_for_a_moment_changes_nothing() -> None:
+    box = Box(available=3.9 * GIB, requests=1, finish=False)
+    box.seconds(2)
+    assert box.guard.phases() == {UNIT: "leaving"}
+    box.active = ""
+    box.seconds(3)
+    assert box.guard.phases() == {UNIT: "leaving"} and box.guard.out(UNIT)
+    box.active = "active"
+    box.seconds(40)
+    assert box.kinds() == ["stop"]
+
+
 def test_a_guard_that_is_started_anew_still_counts() -> None:
     box = Box(requests=2, hung=True, heals=False, load_seconds=2, settings=settings(answer_within=5.0, silent=5.0))
     box.seconds(400)
@@ -321,7 +333,7 @@ def test_while_somebody_works_on_the_fleet_nothing_is_done_and_the_proxy_hears_n
 
 def test_one_that_it_stopped_and_a_move_left_alone_is_started_after_the_move() -> None:
     box = Box(available=3 * GIB).seconds(30)
-    box.held = "a cutover by ops was cut off"
+    box.held = "the cutover by ops has not ended"
     box.available += 20 * GIB
     box.seconds(60)
     assert box.kinds() == ["stop"]

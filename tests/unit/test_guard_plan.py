@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from planned import GIB, OFFICE, boxes_in, layout, plan, unit
+from planned import GIB, OFFICE, boxes_in, layout, office, plan, unit
 
 from fleetctl.errors import FleetError, SpecError
 from fleetctl.facts.assess import assess
+from fleetctl.facts.gather import OOM_DAEMONS, questions
 from fleetctl.facts.guards import GuardFacts, guard_problems, told
 from fleetctl.plan.difference import compare
 from fleetctl.render.names import GUARD_UNIT
@@ -97,13 +98,18 @@ def test_status_says_what_the_guard_has_out_and_where_it_still_stands_back() -> 
     assert "b: the end of move 20261130T100000Z-abcd was not heard there" in notes
 
 
-@pytest.mark.parametrize("name", ["earlyoom.service", "systemd-oomd.service", "nohang.service"])
+@pytest.mark.parametrize("name", sorted(OOM_DAEMONS))
 def test_others_that_act_on_short_memory_are_named(name: str) -> None:
     facts = on_guard()
     facts["a"]["units"] = {**facts["a"]["units"], name: unit()}
     target = layout("replicas", guard={"act": "watch"})
     told = [text for text in plan(GUARDED, target, boxes_in(GUARDED, **facts)).warnings if name in text]
     assert len(told) == 1 and told[0].startswith(f"a: {name} is active beside the guard: ")
+
+
+def test_they_are_looked_for_where_there_is_a_guard() -> None:
+    assert set(questions(office(guard={}), [GUARDED])["b"]["units"]) >= OOM_DAEMONS
+    assert not set(questions(office(), [BARE])["b"]["units"]) & OOM_DAEMONS
 
 
 @pytest.mark.parametrize(
