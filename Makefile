@@ -21,8 +21,8 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two processes: most of the time boxes are waited for. The tests of one file stay together, as its boxes do.
-PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
+# More processes than cores: most of the time boxes are waited for. The tests of one file stay together, as its boxes do.
+PYTEST := $(BIN)/pytest -q -n 4 --dist loadfile
 
 test-unit: install
 	$(PYTEST) tests/unit
