@@ -129,7 +129,7 @@ def test_a_reboot_of_the_box_with_the_address_is_waited_for_and_its_return_is_no
     told, now, moved = asyncio.run(under_load(moving, moving.lab.reboot, calm=5))
     told_of("rebooted", told, moved)
     assert told.failed == []
-    assert told.longest < told.usual + 10  # 1.1 s where nothing else runs
+    assert told.longest < told.usual + 10  # 1.4 s where little else runs
     assert holders(moving) == [now]  # the box that came back does not take it
     eventually(lambda: healthy(moving))
 
@@ -141,8 +141,9 @@ def test_a_box_that_loses_its_power_is_replaced_and_meanwhile_status_goes_on_and
     told, now, moved = asyncio.run(under_load(moving, moving.lab.power_off))
     told_of("power cut", told, moved)
     off = OTHER[now]
+    move = moving.start("cutover", "--to", "split", "--yes", text=two_proxies(moving))
     seen = moving.status(two_proxies(moving))
-    refused = moving.run("cutover", "--to", "split", "--yes", text=two_proxies(moving))
+    refused = move.finish()
     moving.lab.power_on(off)
     assert told.failed == []
     assert (seen["exit"], seen["unreachable"], seen["address_on"]) == (3, [off], [now]), seen
