@@ -13,7 +13,8 @@ EVERY_ADDRESS = ("0.0.0.0", "::", "*")
 def engine_ports(fleet: Fleet, layout: str) -> dict[str, int]:
     """model → port of its engines: what the file says, else 8000 and up by the place of the model in the layout.
 
-    A layout that can run beside an earlier one of the file, on some box, gets other ports than that one.
+    A layout that can run beside an earlier one of the file, on some box, gets other ports than that one: none that the
+    file gives to something else.
     """
     ports: dict[str, dict[str, int]] = {}
     for name, models in fleet.layouts.items():
@@ -21,12 +22,26 @@ def engine_ports(fleet: Fleet, layout: str) -> dict[str, int]:
         ports[name] = {}
         for index, (model, placement) in enumerate(models.items()):
             port = FIRST_PORT + index
-            while port in taken:
+            others = taken | _written(fleet, name) if port in taken else set()
+            while port in others:
                 port += len(models)
             ports[name][model] = placement.port if placement.port is not None else port
         if name == layout:
             break
     return ports[layout]
+
+
+def _written(fleet: Fleet, layout: str) -> set[int]:
+    """Ports that the file, or its defaults, give to others that may be on a box with engines of a layout."""
+    placements = fleet.layouts[layout].values()
+    masters = {placement.master_port for placement in placements if placement.split is not None}
+    return {
+        *(placement.port for placement in placements if placement.port is not None),
+        *masters,
+        *map(rendezvous_port, masters),
+        fleet.proxy.port,
+        *([fleet.guard.port] if fleet.guard else []),
+    }
 
 
 def _beside(fleet: Fleet, layout: str, other: str) -> bool:

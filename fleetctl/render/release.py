@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -217,6 +218,18 @@ class Firewall(Value):
     allow: tuple[str, ...] = Field((), description="networks that reach the engines, and not where ranks meet")
 
 
+def _with_shares(engine: Any, files: Any) -> Any:
+    """An engine as JSON whose ranks all have their share."""
+    if not isinstance(engine, dict) or all("share" in rank for rank in engine["ranks"]):
+        return engine
+    ranks = []
+    for rank in engine["ranks"]:
+        unit = "".join(file["content"] for file in files[rank["box"]] if file["path"].endswith(f"/{rank['unit']}"))
+        found = re.findall(r"--gpu-memory-utilization ([0-9.]+)", unit)
+        ranks.append({"share": float(found[-1]), **rank} if found else rank)
+    return {**engine, "ranks": ranks}
+
+
 class Release(Value):
     """Everything that one layout puts on the boxes. ``layout`` is None for the state before fleetctl."""
 
@@ -230,6 +243,16 @@ class Release(Value):
     gates: Gates = Gates()
     firewall: Firewall | None = Field(None, description="None: fleetctl has no firewall")
     spec: str = Field("", description="the text of fleet.yaml that it was made from")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shares(cls, value: Any) -> Any:
+        """Releases that an earlier version kept say only in their units what part of the memory each rank has."""
+        try:
+            engines = [_with_shares(engine, value["files"]) for engine in value["engines"]]
+        except (KeyError, TypeError, AttributeError, ValueError):
+            return value  # whatever is wrong with it is said of the fields themselves
+        return {**value, "engines": engines}
 
     def boxes(self) -> list[str]:
         """Every box that has a part in the release, in order of name."""

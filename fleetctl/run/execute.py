@@ -22,8 +22,8 @@ from fleetctl.steps.base import Context, Record, Step
 Listener = Callable[[Record], None]
 """Receives every event of a move as a JSON object: type, state, step, at, and what the step says."""
 
-WAITS = ("await_ready", "await_free", "proxy_idle")
-"""Ops that only wait: these may be cut short when the move is going to be undone anyway."""
+WAITS = ("await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead")
+"""Ops that only wait, or fetch what nothing rests on: cut short when the move is going to be undone anyway."""
 
 ATTEMPTS = 4  # at one step, when its box goes away again and again
 RECONNECT = 60.0  # seconds to wait for a box that went away in the middle of a step

@@ -20,9 +20,9 @@ class HaveImage(Step):
 
     def do(self, context: Context, step: PlannedStep) -> Record:
         engine, image = step.params["engine"], step.params["image"]
-        ran = context.box(step).run(engine, "pull", "--quiet", image, timeout=step.params["limit"], check=False)
-        if ran.rc != 0:
-            last = " ".join(ran.err.split())[-300:]
+        ran = context.box(step).call("image_pull", engine=engine, image=image, limit=step.params["limit"])
+        if ran["rc"] != 0:
+            last = " ".join(ran["err"].split())[-300:]
             raise StepError(
                 f"{step.box}: {engine} cannot pull {image}: {last}",
                 hint=f"check image: of the model, and that {step.box} reaches the registry ({engine} login)",

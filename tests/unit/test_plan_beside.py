@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planned import GIB, boxes_in, layout, office, playbook, unit
+from planned import GIB, OFFICE, boxes_in, layout, office, playbook, unit
 
 from fleetctl.capacity.beside import fit_beside
 from fleetctl.facts.types import Observed
@@ -13,7 +13,7 @@ from fleetctl.plan.beside import why_not_beside
 from fleetctl.plan.build import build_plan
 from fleetctl.plan.difference import compare
 from fleetctl.plan.types import Plan
-from fleetctl.render.ports import engine_ports
+from fleetctl.render.ports import check_ports, engine_ports
 from fleetctl.render.release import Release
 
 
@@ -134,3 +134,24 @@ def test_layouts_that_fit_together_get_ports_of_their_own_and_others_keep_the_fi
     apart = office()
     assert not fit_beside(apart, "a", "split", "replicas")
     assert engine_ports(apart, "replicas") == {"qwen": 8000}
+
+
+SMALL = {"copies": {"b": {"gpu_memory_utilization": 0.1}}}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"proxy": {"box": "a", "port": 8001}},
+        {"guard": {"port": 8001}},
+        {"layouts__new__other": {**SMALL, "port": 8001}, "layouts__new__third": {**SMALL, "port": 8003}},
+    ],
+)
+def test_a_port_of_its_own_is_none_that_the_file_gives_to_something_else(more: dict[str, Any]) -> None:
+    models = {name: {**OFFICE["models"]["qwen"], "weights_size": "4GiB"} for name in ("qwen", "other", "third")}
+    layouts = {
+        "old": {"qwen": {"copies": {"b": {"gpu_memory_utilization": 0.3}}}},
+        "new": {"qwen": {"copies": {"a": {}, "b": {"gpu_memory_utilization": 0.3}}}},
+    }
+    fleet = office(models=models, layouts=layouts, **more)
+    check_ports(fleet, "new")
