@@ -124,12 +124,12 @@ class SmallBox:
             self._over.wait(0.1)
 
 
-# Takes a mebibyte fifty times a second until it has so much, and keeps it.
+# Takes a mebibyte some thirty times a second until it has so much, and keeps it.
 HUNGRY = """import sys, time
 held = []
 for _ in range(int(sys.argv[1])):
     held.append(bytearray(b"x") * 1048576)
-    time.sleep(0.02)
+    time.sleep(0.03)
 time.sleep(3600)
 """
 

@@ -177,7 +177,7 @@ def test_it_starts_again_only_when_there_is_room_for_what_it_gave_back_and_comes
 
 @pytest.mark.parametrize(
     ("rate", "longest"),
-    [(0.0, 32), (0.05, 32), (0.3, 9), (1.0, 4), (8.0, 1)],
+    [(0.0, 32), (0.05, 32), (0.3, 9), (1.0, 5), (8.0, 1)],
 )
 def test_the_faster_memory_falls_the_shorter_running_requests_are_waited_for(rate: float, longest: float) -> None:
     box = Box(requests=3, finish=False, available=20 * GIB if rate else 3.9 * GIB, others=rate * GIB)
