@@ -54,7 +54,6 @@ def _settings(fleet: Fleet, guard: Guard, box: str) -> dict[str, object]:
         "address": here.address,
         "port": guard.port,
         "proxies": sorted({proxy.address, proxy.link or proxy.address}),
-        "others": {name: other.address for name, other in fleet.boxes.items() if name != box},
         "act": guard.act,
         "memory_low": memory_low(guard, here.reserve),
         "pressure": guard.pressure,
@@ -62,6 +61,7 @@ def _settings(fleet: Fleet, guard: Guard, box: str) -> dict[str, object]:
         "answer_within": guard.answer_within,
         "idle": guard.idle,
         "restarts": guard.restarts,
+        "others": {name: other.address for name, other in fleet.boxes.items() if name != box},
     }
 
 
