@@ -17,6 +17,7 @@ from fleetctl.guard import box, systemd
 from fleetctl.guard.agent import Agent
 from fleetctl.guard.asking import Watch
 from fleetctl.guard.decide import Guard, memory_told
+from fleetctl.guard.fellows import Fellows
 from fleetctl.guard.notes import Notes
 from fleetctl.guard.seen import Action, Engine, Look, Settings, settings_from
 
@@ -36,6 +37,7 @@ class Service:
         self._guard = Guard(settings, self._notes.saved(self._boot))
         self._layout = box.Layout(settings.box)
         self._watches: Dict[str, Watch] = {}
+        self._fellows: Dict[str, Fellows] = {}
         self._agent: Optional[Agent] = None
         self._agent_said = ""
         self._refused = 0
@@ -80,7 +82,8 @@ class Service:
         if self._agent is None:
             settings = self._settings
             try:
-                self._agent = Agent(settings.address, settings.port, list(settings.proxies), self._why_out)
+                askers = [*settings.proxies, *settings.others.values()]
+                self._agent = Agent(settings.address, settings.port, askers, self._why_out)
             except OSError as error:
                 if str(error) != self._agent_said:
                     self._agent_said = str(error)
@@ -93,11 +96,17 @@ class Service:
     def _why_out(self, server: str) -> str:
         if self._leaving:
             return ""
-        return next((self._guard.out(place.unit) for place in self._layout.places if place.server == server), "")
+        why = next((self._guard.out(place.unit) for place in self._layout.places if place.server == server), "")
+        fellows = self._fellows.get(server)
+        return why or (fellows.why_out() if fellows is not None else "")
 
     def _follow(self, places: List[box.Place]) -> None:
-        """One watch for each head of the current layout."""
-        wanted = {place.unit: place for place in places if place.answers}
+        """One watch for each engine of the current layout, and where this is the head's box one for its other ranks.
+
+        A follower looks at its head's counters: they say how many requests run on the whole.
+        """
+        self._follow_fellows(places)
+        wanted = {place.unit: place for place in places}
         for unit, watch in list(self._watches.items()):
             if wanted.get(unit) != watch.place:
                 watch.end()
@@ -105,6 +114,20 @@ class Service:
         for unit, place in wanted.items():
             if unit not in self._watches:
                 self._watches[unit] = Watch(place)
+
+    def _follow_fellows(self, places: List[box.Place]) -> None:
+        wanted = {}
+        for place in places:
+            known = [self._settings.others[name] for name in place.fellows if name in self._settings.others]
+            if place.answers and known:
+                wanted[place.server] = tuple((address, self._settings.port) for address in known)
+        for server, fellows in list(self._fellows.items()):
+            if wanted.get(server) != fellows.guards:
+                fellows.end()
+                del self._fellows[server]
+        for server, guards in wanted.items():
+            if server not in self._fellows:
+                self._fellows[server] = Fellows(server, guards)
 
     def _engine(self, place: box.Place, state: Dict[str, str]) -> Engine:
         # Before the counters: requests that came before the proxy was told are in them.

@@ -9,7 +9,7 @@ import socket
 import socketserver
 import threading
 import time
-from typing import Callable, Dict, List, Set
+from typing import Callable, Dict, List, Set, Tuple
 
 PATIENCE = 2.0  # seconds for a question
 ASKS = 3.0  # seconds without a question after which a proxy does not count: it asks twice a second
@@ -21,8 +21,7 @@ class Agent:
     def __init__(self, address: str, port: int, proxies: List[str], why_out: Callable[[str], str]) -> None:
         self._allowed = _addresses([address, *proxies])
         self._why_out = why_out
-        self._told: Dict[str, Dict[str, int]] = {}
-        self._heard: Dict[str, float] = {}
+        self._told: Dict[str, Dict[str, Tuple[float, int]]] = {}
         self.refused: Set[str] = set()
         """Who asked and is not the proxy."""
         self.asked = 0
@@ -56,15 +55,13 @@ class Agent:
         except OSError:
             return  # it does not matter to a proxy that has gone
         self.asked += 1
-        self._heard[peer] = time.monotonic()
         told = self._told.setdefault(server, {})
-        told[peer] = told.get(peer, 0) + 1 if why else 0
+        told[peer] = (time.monotonic(), told.get(peer, (0.0, 0))[1] + 1 if why else 0)
 
     def told(self, server: str) -> int:
-        """How often every proxy that asks was told that a server is out, since it is."""
+        """How often everyone who asks about a server was told that it is out, since it is."""
         begin = time.monotonic() - ASKS
-        told = self._told.get(server, {})
-        return min((told.get(peer, 0) for peer, at in list(self._heard.items()) if at >= begin), default=0)
+        return min((count for at, count in list(self._told.get(server, {}).values()) if at >= begin), default=0)
 
     def end(self) -> None:
         """Stop listening."""

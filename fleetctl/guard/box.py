@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from fleetctl.guard.seen import Memory
 
@@ -35,6 +35,8 @@ class Place(NamedTuple):
     port: int
     model: str
     """A name under which it serves."""
+    fellows: Tuple[str, ...] = ()
+    """The boxes of its other ranks."""
     most: int = 0
     """The share of the box's memory that its rank here was given, in bytes."""
 
@@ -105,6 +107,7 @@ def places_in(release: Dict[str, Any], box: str) -> List[Place]:
                     address=str(engine["address"]),
                     port=int(engine["port"]),
                     model=str(engine["served_as"][0]),
+                    fellows=tuple(str(other["box"]) for other in engine["ranks"] if other["box"] != box),
                     most=int(float(rank["share"]) * memory),
                 )
                 found.append((float(rank["share"]), place))

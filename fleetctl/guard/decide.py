@@ -21,6 +21,7 @@ MEMORY, HUNG = "memory", "hung"
 HOUR = 3600.0  # seconds in which at most `restarts` starts happen
 BACK_OFF = 30.0  # seconds from one start of an engine to the next; doubled with each one within the hour
 DRAIN = 30.0  # seconds that running requests get at most when memory runs short
+PASSED_ON = 4  # times that the guard of the head, which asks twice a second, was told; the proxy asks as often
 UNHEARD = 4.0  # seconds in which a proxy that watches would have asked: later, nobody watches
 SETTLED = 10.0  # seconds after an engine has stopped until the memory that it held counts as back
 STOP_AGAIN = 15.0  # seconds until a unit that systemd does not stop is to be stopped once more
@@ -175,7 +176,8 @@ class Guard:
             state.enter(STARTING, look.now)  # it has gone by itself, and is waited for
             return []
         waited = look.now - state.since
-        known = engine.told > 0 or waited >= UNHEARD or not engine.answers
+        # What the guard of the head was told, it has to tell the proxy.
+        known = engine.told > (0 if engine.answers else PASSED_ON) or waited >= UNHEARD
         if state.cause == HUNG:
             return self._leaving_hung(look, engine, state, known)
         if self.shortage.enough():

@@ -45,7 +45,7 @@ class Engine(NamedTuple):
     answer: Optional[Answer] = None
     """The last completion that was asked for."""
     told: int = 0
-    """How often a proxy was told that this engine is out, since it is."""
+    """How often whoever asks was told that this engine is out, since it is: the proxies, or the guard of the head."""
 
 
 class Look(NamedTuple):
@@ -72,6 +72,8 @@ class Settings(NamedTuple):
     address: str
     port: int
     proxies: Tuple[str, ...]
+    others: Dict[str, str]
+    """The other boxes of the fleet and their addresses: an engine may have ranks there."""
     act: str
     memory_low: int
     pressure: float

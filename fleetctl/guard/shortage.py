@@ -5,7 +5,7 @@ from typing import List, Tuple
 from fleetctl.guard.seen import Memory, Settings
 
 GIB = 1024**3
-HORIZON = 3.0  # seconds that an engine needs at least to be out of the proxy and gone
+HORIZON = 6.0  # seconds that it takes until an engine is out of the proxy, its requests have finished and it is gone
 WINDOW = 6.0  # seconds over which the fall of available memory is measured
 PRESSED = 3  # looks in a row with high pressure: one may be chance
 CALM = 3  # looks in a row with enough memory until the shortage counts as over

@@ -61,6 +61,7 @@ def _settings(fleet: Fleet, guard: Guard, box: str) -> dict[str, object]:
         "answer_within": guard.answer_within,
         "idle": guard.idle,
         "restarts": guard.restarts,
+        "others": {name: other.address for name, other in fleet.boxes.items() if name != box},
     }
 
 

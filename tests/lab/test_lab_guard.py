@@ -124,12 +124,12 @@ class SmallBox:
             self._over.wait(0.1)
 
 
-# Takes a mebibyte fifty times a second until it has so much, and keeps it.
+# Takes a mebibyte some thirty times a second until it has so much, and keeps it.
 HUNGRY = """import sys, time
 held = []
 for _ in range(int(sys.argv[1])):
     held.append(bytearray(b"x") * 1048576)
-    time.sleep(0.02)
+    time.sleep(0.03)
 time.sleep(3600)
 """
 
@@ -137,6 +137,13 @@ time.sleep(3600)
 def eat(moving: Moving, box: str, mebibytes: int) -> None:
     moving.put(box, "/root/hungry.py", HUNGRY)
     moving.sh(box, f"systemctl reset-failed hungry; systemd-run --unit=hungry python3 /root/hungry.py {mebibytes}")
+
+
+def went_down(moving: Moving, server: str, since: float) -> float:
+    """When HAProxy said for the first time that a server is down, because its agent says so."""
+    command = f"journalctl -u fleetctl-proxy -o short-unix --since @{int(since)} --no-pager"
+    lines = moving.sh("box1", command).splitlines()
+    return float(next(line.split()[0] for line in lines if f"{server} is DOWN" in line and "agent" in line))
 
 
 _COST = f"""pid=$(systemctl show -P MainPID {GUARD})
@@ -149,15 +156,20 @@ def eaten(moving: Moving, box: str) -> int:
     return int(told[1]) * 1024 if told else 0
 
 
-def test_another_process_grows_the_copy_leaves_the_proxy_stops_before_the_box_stalls_and_comes_back(
-    moving: Moving,
+@pytest.mark.parametrize(
+    ("layout", "unit", "server"),
+    [("replicas", COPY, "standin/replicas-box2"), ("split", SPLIT, "standin/split-box1")],
+)
+def test_another_process_grows_the_engine_leaves_the_proxy_stops_before_the_box_stalls_and_comes_back(
+    moving: Moving, layout: str, unit: str, server: str
 ) -> None:
-    text = guarded(moving)
+    """In the split the box is the follower's: its guard has to tell the proxy through the head's."""
+    text = guarded(moving, layout)
     drop_in = "[Service]\nEnvironment=FLEETCTL_GUARD_MEMINFO=/run/lab-meminfo\n"
     engine_holds = 192 * MIB
     moving.control("box2", memory_bytes=engine_holds)
-    moving.sh("box2", f"systemctl restart {COPY}")
-    eventually(lambda: moving.servers()["standin/replicas-box2"] == "UP")
+    moving.sh("box2", f"systemctl restart {unit}")
+    eventually(lambda: moving.servers()[server] == "UP")
     base = SmallBox(moving, "box2", 0).used()
     # What is left for others is less than what will be asked for, unless the engine gives its own back.
     box = SmallBox(moving, "box2", base + 300 * MIB)
@@ -169,32 +181,34 @@ def test_another_process_grows_the_copy_leaves_the_proxy_stops_before_the_box_st
         with Traffic(moving.proxy, "standin", rate=10.0) as traffic:
             eat(moving, "box2", 440)
             eventually(lambda: "stop" in did(moving, "box2"))
-            eventually(lambda: moving.unit("box2", COPY)[0] == "inactive", lambda: said(moving, "box2"))
-            result = moving.sh("box2", f"systemctl show -P Result {COPY}").strip()
+            eventually(lambda: moving.unit("box2", unit)[0] == "inactive", lambda: said(moving, "box2"))
+            result = moving.sh("box2", f"systemctl show -P Result {unit}").strip()
             # It got all that it asked for: without a guard the kernel kills it, or the engine, at the limit.
             eventually(lambda: eaten(moving, "box2") >= 440 * MIB, lambda: eaten(moving, "box2") // MIB)
             shown, whole = moving.run("guard", "status", text=text), moving.status(text)
             time.sleep(12)
             assert did(moving, "box2") == ["stop"], "there is no room for it yet"
             moving.sh("box2", "systemctl stop hungry")
-            eventually(lambda: moving.servers()["standin/replicas-box2"] == "UP", lambda: said(moving, "box2"))
+            eventually(lambda: moving.servers()[server] == "UP", lambda: said(moving, "box2"))
         cost = moving.sh("box2", _COST)
         moving.sh("box2", f"rm -r /run/systemd/system/{GUARD}.d; systemctl daemon-reload; systemctl restart {GUARD}")
     requests = traffic.requests()
     out, stop = first(moving, "box2", "out of the proxy"), first(moving, "box2", "stop")
+    down, gone = went_down(moving, server, out), first(moving, "box2", "stopped; ")
     left = next(e["available"] for e in events(moving, "box2") if "out of the proxy" in e["why"])
     print(
-        f"\n{len(requests)} requests; out of the proxy with {left // MIB} MiB left, stopped {stop - out:.1f} s later; "
+        f"\n{len(requests)} requests; out of the proxy with {left // MIB} MiB left, HAProxy knew it "
+        f"{down - out:.2f} s later, stopped after {stop - out:.1f} s, gone after {gone - out:.1f} s; "
         f"lowest {box.lowest // MIB} MiB; the guard: {cost.split()}"
     )
     assert [request for request in requests if not request.answered] == []
     assert did(moving, "box2") == ["stop", "start"]
-    assert out < stop and "requests are cut" not in said(moving, "box2")
+    assert out < down < gone and out < stop and "requests are cut" not in said(moving, "box2")
     assert box.lowest > 0 and result == "success"
     assert did(moving, "box1") == []
     told = next(e for e in shown.events if e["type"] == "guards")
-    assert shown.rc == 9 and any(f"{COPY} is stopped: memory is short" in problem for problem in told["problems"])
-    assert any(f"the guard has {COPY} out of the proxy: memory is short" in note for note in whole["notes"])
+    assert shown.rc == 9 and any(f"{unit} is stopped: memory is short" in problem for problem in told["problems"])
+    assert any(f"the guard has {unit} out of the proxy: memory is short" in note for note in whole["notes"])
 
 
 # Hung engines

@@ -24,6 +24,7 @@ def settings(**changes: Any) -> Settings:
         address="10.0.0.1",
         port=7411,
         proxies=("10.0.0.1",),
+        others={"b": "10.0.0.2"},
         act="restart",
         memory_low=4 * GIB,
         pressure=40.0,
@@ -176,7 +177,7 @@ def test_it_starts_again_only_when_there_is_room_for_what_it_gave_back_and_comes
 
 @pytest.mark.parametrize(
     ("rate", "longest"),
-    [(0.0, 32), (0.05, 32), (0.3, 9), (1.0, 4), (8.0, 1)],
+    [(0.0, 32), (0.05, 32), (0.3, 9), (1.0, 5), (8.0, 1)],
 )
 def test_the_faster_memory_falls_the_shorter_running_requests_are_waited_for(rate: float, longest: float) -> None:
     box = Box(requests=3, finish=False, available=20 * GIB if rate else 3.9 * GIB, others=rate * GIB)
@@ -365,6 +366,16 @@ def test_a_unit_that_an_operator_stopped_stays_stopped() -> None:
 def test_without_a_proxy_that_asks_it_goes_on_after_a_moment() -> None:
     box = Box(available=3.9 * GIB, proxied=False).seconds(8)
     assert box.kinds() == ["stop"]
+
+
+def test_a_follower_waits_until_its_head_has_had_time_to_tell_the_proxy() -> None:
+    guard, done = Guard(settings()), []
+    for second in range(12):
+        told = 2 * second if guard.out(UNIT) else 0
+        engine = Engine(UNIT, "active", run="1", answers=False, counters=(), told=told)
+        looked = Look(second, Memory(120 * GIB, 3 * GIB), (engine,))
+        done += [(second, action.kind) for action in guard.see(looked) if action.kind in DOES]
+    assert [kind for _, kind in done] == ["stop"] and 2 <= done[0][0] <= 4
 
 
 def two(now: float, available: float, one: str, other: str) -> Look:

@@ -21,6 +21,7 @@ from fleetctl.guard import asking, box
 from fleetctl.guard.agent import Agent
 from fleetctl.guard.asking import completion, measured
 from fleetctl.guard.box import Layout, Place, places_in
+from fleetctl.guard.fellows import Fellows
 from fleetctl.guard.notes import LIMIT, Notes
 
 METRICS = """# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -150,14 +151,30 @@ def test_the_proxy_hears_one_word_and_nobody_else_hears_any() -> None:
     port = agent._server.server_address[1]
     try:
         assert ask(port, "m/l-a\n") == ask(port, "m/l-a\n") == "down #memory is short\n"
-        assert agent.told("m/l-a") == 2
-        assert ask(port, "m/other\n", "127.0.0.2") == "up\n" and agent.told("m/l-a") == 0, "another does not know it"
-        assert ask(port, "m/l-a\n", "127.0.0.2") == "down #memory is short\n" and agent.told("m/l-a") == 1
+        assert agent.told("m/l-a") == 2 and agent.told("m/other") == 0
+        assert ask(port, "m/l-a\n", "127.0.0.2") and agent.told("m/l-a") == 1, "another has heard it once"
         assert ask(port, "m/other\n") == ask(port, "\n") == "up\n"
         assert ask(port, "m/l-a\n", "127.0.0.3") == "" and agent.refused == {"127.0.0.3"}
         out.clear()
         assert ask(port, "m/l-a\n") == "up\n" and agent.told("m/l-a") == 0
     finally:
+        agent.end()
+
+
+def test_a_head_hears_from_the_guard_of_its_follower() -> None:
+    out = {"m/l-a": "memory is short"}
+    agent = Agent("127.0.0.1", free_port(), [], lambda server: out.get(server, ""))
+    guard = ("127.0.0.1", int(agent._server.server_address[1]))
+    fellows = Fellows("m/l-a", (("127.0.0.1", free_port()), guard))  # the first of them does not run
+    end = time.monotonic() + 20
+    try:
+        for words in ("memory is short", ""):
+            while fellows.why_out() != words:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            out.clear()
+    finally:
+        fellows.end()
         agent.end()
 
 
@@ -176,6 +193,7 @@ def test_the_engines_of_this_box_come_from_the_release_that_is_current(
         (place,) = looked.look()
         assert place.unit == f"fleetctl-{name}-qwen.service"
         assert place.answers is (name == "replicas")
+        assert place.fellows == (() if place.answers else ("a",))
         assert place.most == int(0.87 * 128 * 2**30) if name == "replicas" else place.most > 0
     assert place.server == "qwen/replicas-b" and (place.address, place.model) == ("10.0.0.2", "qwen")
     (tmp_path / "generations/3").mkdir()
