@@ -173,9 +173,9 @@ def proxy_reboot(bench: Bench) -> None:
         box = str(fleet.holder(address))
         fleet.lab.reboot(box)
         fleet.await_rotation([box])
-    # What an answer takes when nothing happens is no waiting.
-    bench.note("proxy_reboot", OURS, "added_wait_s", bench.records[-1]["added_max_ms"] / 1000, 2, "s")
-    bench.note("proxy_reboot", OURS, "max_wait_s", bench.records[-1]["max_wait_s"], None, "s")
+    # The whole wait for a first byte, the usual one and the client's own pause before it asks again included.
+    bench.note("proxy_reboot", OURS, "max_wait_s", bench.records[-1]["max_wait_s"], 2, "s")
+    bench.note("proxy_reboot", OURS, "added_wait_s", bench.records[-1]["added_max_ms"] / 1000, None, "s")
     fleet.document = before
     fleet.be_in("replicas")
 

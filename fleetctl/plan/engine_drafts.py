@@ -1,0 +1,119 @@
+"""The steps of a move on its engines: stop, wait for room, start, prove. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fleetctl.facts.types import Observed
+from fleetctl.plan.difference import engine_name
+from fleetctl.plan.draft import Draft, Move, of_engine, on_box
+from fleetctl.render.release import Engine
+from fleetctl.spec.units import gib, parse_duration, seconds
+
+
+def stop_engine(move: Move) -> Iterable[Draft]:
+    """Old engines stop."""
+    limits = {rank.unit: e.stop_limit for e in move.source.engines for rank in e.ranks}
+    serving = {(rank.box, rank.unit) for e in move.source.engines if _serves(e, move.observed) for rank in e.ranks}
+    for name, box in move.difference.boxes.items():
+        for unit, state in sorted(box.stop.items()):
+            yield Draft(
+                name,
+                f"{name}/{unit}",
+                f"stop {unit} on {name}",
+                frozenset({name}),
+                {
+                    "unit": unit,
+                    "engine": state.engine,
+                    "limit": limits.get(unit, 60.0),
+                    "serves": (name, unit) in serving,
+                },
+            )
+
+
+def _serves(engine: Engine, observed: Observed) -> bool:
+    """Every rank of the engine runs."""
+    units = [observed[rank.box].units.get(rank.unit) for rank in engine.ranks]
+    return all(unit is not None and unit.active == "active" for unit in units)
+
+
+def await_free(move: Move, limit: Any = 300.0) -> Iterable[Draft]:
+    """Nothing of the old engines is left, and what the new ones need is free."""
+    for name, box in move.difference.boxes.items():
+        gone = sorted({s.engine for s in box.stop.values() if s.engine} | set(box.leftovers))
+        if not (gone or box.supersede or box.start):
+            continue
+        if move.beside:  # the new engines run: they have their memory and their ports
+            if gone:
+                summary = f"nothing of the old engines is left on {name}"
+                yield on_box(name, summary, engines=gone, next=[], ports=[], need=0, limit=parse_duration(limit))
+        else:
+            yield _wait_for_room(move, name, gone, limit)
+
+
+def await_room(move: Move, limit: Any = 60.0) -> Iterable[Draft]:
+    """Memory and ports for the new engines are free beside the old ones."""
+    for name, box in move.difference.boxes.items():
+        if box.start:
+            yield _wait_for_room(move, name, [], limit)
+
+
+def _wait_for_room(move: Move, name: str, gone: list[str], limit: Any) -> Draft:
+    """A wait until the engines ``gone`` are, and until memory and ports are free for those that start on the box."""
+    box = move.difference.boxes[name]
+    ports = sorted({port for engine, rank in box.start.values() if rank.rank == 0 for port in engine.listens})
+    memory = next((b.memory for b in move.target.budgets if b.box == name), 0)
+    need = int(sum(rank.share for _, rank in box.start.values()) * memory)
+    coming = [engine_name(engine, rank, move.target.layout) for engine, rank in box.start.values()]
+    return on_box(
+        name,
+        f"wait until {name} is free" + (f" ({gib(need)} wanted)" if need else ""),
+        engines=gone,
+        # An engine that starts again is no sign of the wait being over: the old one has the same name.
+        next=[engine for engine in coming if engine not in gone],
+        ports=ports,
+        need=need,
+        limit=parse_duration(limit),
+    )
+
+
+def start_engine(move: Move) -> Iterable[Draft]:
+    """New engines start."""
+    for name, box in move.difference.boxes.items():
+        for unit, (engine, rank) in sorted(box.start.items()):
+            # Ranks of a split start when all of the old ones have stopped: a new one must not meet an old one.
+            lanes = frozenset(other.box for other in engine.ranks)
+            yield Draft(
+                name,
+                f"{name}/{unit}",
+                f"start {unit} on {name}",
+                lanes,
+                {
+                    "unit": unit,
+                    "engine": engine_name(engine, rank, move.target.layout),
+                    "limit": engine.stop_limit,
+                },
+            )
+
+
+def await_ready(move: Move) -> Iterable[Draft]:
+    """Every rank runs and the head answers."""
+    layout = move.target.layout
+    for engine in move.difference.prove:
+        ranks = [
+            {"box": rank.box, "unit": rank.unit, "engine": engine_name(engine, rank, layout)} for rank in engine.ranks
+        ]
+        yield of_engine(
+            engine,
+            f"{engine.id} gets ready (at most {seconds(engine.load_limit)})",
+            ranks=ranks,
+            url=engine.url + "/health",
+            limit=engine.load_limit,
+        )
+
+
+def gate(move: Move) -> Iterable[Draft]:
+    """Gates, asked of each engine directly."""
+    for engine in move.difference.prove:
+        yield of_engine(engine, f"{engine.id} answers: model, context, completion, stream")

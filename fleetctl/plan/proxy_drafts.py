@@ -1,0 +1,142 @@
+"""The steps of a move on its proxies: their configuration, who takes requests, the address. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fleetctl.plan.difference import PROXY_UNIT, UNIT_FOLDER, description, description_of, is_vrrp
+from fleetctl.plan.draft import Draft, Move, known_there, proxies_of, proxy_draft
+from fleetctl.render.names import PROXY_STATES
+from fleetctl.spec.units import seconds
+
+PROXY_LANE = "proxy:"
+PROXY_FOLDER = "/etc/fleetctl/proxy/"
+
+
+def proxy_paths(paths: Iterable[str], unit: str) -> list[str]:
+    """Those that belong to the proxy, which steps of its own install and remove."""
+    return [path for path in paths if path.startswith(PROXY_FOLDER) or path == UNIT_FOLDER + unit]
+
+
+def load_proxy(move: Move) -> Iterable[Draft]:
+    """The proxies run a configuration with the servers of both layouts."""
+    config = move.difference.load
+    for box in move.difference.load_on if config is not None else ():
+        assert config is not None
+        word = "start" if move.observed[box].proxy is None else "reload"
+        yield proxy_draft(
+            move,
+            box,
+            "proxy",
+            f"{word} the proxy with the servers of both layouts",
+            frozenset({box}),
+            {
+                "config": config.model_dump(mode="json"),
+                "description": description(config),
+                "generation": move.generation,
+            },
+        )
+
+
+def hold(move: Move) -> Iterable[Draft]:
+    """New requests go elsewhere, or wait."""
+    for box in proxies_of(move) if move.difference.close else ():
+        names = known_there(move, box, move.difference.close)
+        if names:
+            yield proxy_draft(
+                move,
+                box,
+                "proxy",
+                f"{_fate_of_new_requests(move)}: drain {', '.join(names)}",
+                frozenset({PROXY_LANE}),
+                {"servers": names},
+            )
+
+
+def _fate_of_new_requests(move: Move) -> str:
+    if move.turn:
+        return "new requests go to the other copies"
+    return "new requests go to the new engines" if move.beside else "hold new requests"
+
+
+def drain(move: Move, then: str = "maint") -> Iterable[Draft]:
+    """Running requests finish; then the servers are out."""
+    for box in proxies_of(move) if move.difference.close else ():
+        names = known_there(move, box, move.difference.close)
+        if names:
+            yield proxy_draft(
+                move,
+                box,
+                "proxy",
+                f"running requests finish (at most {seconds(move.patience)})",
+                frozenset({PROXY_LANE}),
+                {"servers": names, "limit": move.patience, "then": then},
+            )
+
+
+def open_server(move: Move) -> Iterable[Draft]:
+    """The engine's server takes requests."""
+    if move.target.proxy is None:
+        return
+    for engine, box in ((engine, box) for engine in move.difference.open for box in proxies_of(move)):
+        lanes = frozenset(rank.box for rank in engine.ranks)
+        name = f"{engine.backend}/{engine.server}"
+        if not known_there(move, box, [name]):
+            continue
+        yield proxy_draft(
+            move,
+            box,
+            engine.id,
+            f"the proxy sends requests to {name}",
+            lanes,
+            {
+                "server": name,
+                "address": engine.address,
+                "port": engine.port,
+                "maxconn": engine.concurrency,
+                # Undone while other copies serve: its running requests finish first.
+                **({"drain": move.patience} if move.turn or move.beside else {}),
+            },
+        )
+
+
+def settle_proxy(move: Move) -> Iterable[Draft]:
+    """The proxies come back right after a reboot."""
+    if not move.difference.settle_proxy:
+        return
+    proxy = move.target.proxy
+    for name, box in move.difference.boxes.items():
+        gone = proxy_paths(box.remove, PROXY_UNIT)
+        if proxy is not None and name in proxy.boxes:
+            paths = proxy_paths((file.path for file in move.target.files.get(name, ())), PROXY_UNIT)
+            yield Draft(
+                name,
+                f"proxy@{name}",
+                f"the proxy comes back with {move.target.layout} after a reboot",
+                frozenset({name}),
+                {
+                    "generation": move.generation,
+                    "install": paths,
+                    "remove": gone,
+                    "description": description_of(move.target),
+                },
+            )
+        elif gone:
+            summary = f"stop and remove the proxy on {name}"
+            yield Draft(name, f"proxy@{name}", summary, frozenset({name}), {"leave": [*gone, PROXY_STATES]})
+
+
+def settle_address(move: Move) -> Iterable[Draft]:
+    """The floating address is kept by the boxes of the target."""
+    if not move.difference.settle_address:
+        return
+    proxy = move.target.proxy
+    for name, box in move.difference.boxes.items():
+        gone = [path for path in box.remove if is_vrrp(path)]
+        target, lanes = f"address@{name}", frozenset({name})
+        if proxy is not None and proxy.floating is not None and name in proxy.boxes:
+            paths = [file.path for file in move.target.files.get(name, ()) if is_vrrp(file.path)]
+            summary = f"keepalived on {name}: {proxy.floating.address} is on one of {', '.join(proxy.boxes)}"
+            yield Draft(name, target, summary, lanes, {"generation": move.generation, "install": paths})
+        elif gone:
+            yield Draft(name, target, f"{name} gives the floating address up", lanes, {"leave": gone})
