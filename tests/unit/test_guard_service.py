@@ -21,6 +21,8 @@ from fleetctl.guard.agent import Agent
 from fleetctl.guard.asking import completion, measured
 from fleetctl.guard.box import Layout, Place, places_in
 from fleetctl.guard.notes import LIMIT, Notes
+from fleetctl.onbox import lock
+from fleetctl.onbox.main import Call
 
 METRICS = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -299,3 +301,26 @@ def test_a_watch_sees_counters_and_then_that_they_are_no_longer_told(monkeypatch
             time.sleep(0.01)
     finally:
         watch.end()
+
+
+def test_a_claim_waits_until_the_proxies_have_heard_that_the_guard_lets_a_copy_back_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = tmp_path / "status.json"
+    for name in ("CLAIM", "ACTING", "GUARD_STATUS"):
+        monkeypatch.setattr(lock, name, str(tmp_path / ("status.json" if name == "GUARD_STATUS" else name)))
+    monkeypatch.setattr(lock, "_claimed", [])
+    let_in: list[float] = []
+
+    def say(out: str) -> None:
+        status.write_text(json.dumps({"at": time.time(), "engines": [{"unit": "u", "out": out}]}))
+
+    def guard() -> None:
+        time.sleep(0.3)
+        let_in.append(time.monotonic())
+        say("")
+
+    say("memory is short")
+    threading.Thread(target=guard, daemon=True).start()
+    lock.claim(Call(1, lambda message: None), "token", "me")
+    assert let_in and time.monotonic() - let_in[0] >= lock.HEARD
