@@ -85,8 +85,13 @@ def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit:
         )
     nothing = _nothing(live, seen)
     mark = {box: replace(nothing.boxes[box], mark_drained=seen.observed[box].drained is None)}
-    # One that is down now too: its engine may be loading.
-    close = [name for name in map(_server, engines) if may_come_up(name, live.proxy, seen.observed)]
+    # One that is down now too: its engine may be loading. On a box that is drained already it has been drained.
+    again = seen.observed[box].drained is not None
+    close = [
+        name
+        for name in map(_server, engines)
+        if name in servers or (not again and may_come_up(name, live.proxy, seen.observed))
+    ]
     difference = replace(nothing, boxes={**nothing.boxes, **mark}, close=close)
     why = f"requests for {', '.join(left)} wait until {box} is back" if left else None
     return _on_live(subject, seen, book, "drain", difference, limit=limit, why_held=why)
