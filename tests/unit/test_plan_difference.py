@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from planned import BEFORE, COPY, OFFICE, PROXY, SPLIT, box_in, boxes_in, layout, plan, process, unit
 
-from fleetctl.plan.difference import compare, description, engine_name, merged_proxy
+from fleetctl.plan.difference import compare, description, engine_name
+from fleetctl.plan.merged import merged_proxy
 from fleetctl.render.release import Release
 
 
