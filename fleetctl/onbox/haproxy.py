@@ -207,11 +207,18 @@ def proxy_look(call: Call, path: str) -> Optional[Dict[str, Any]]:
 @op("proxy_open")
 def proxy_open(call: Call, path: str, name: str, address: str, port: int, maxconn: int) -> Dict[str, Any]:
     """Give a server its address and limit, let it take requests, and see that it does."""
-    ask(path, "set server %s addr %s port %d" % (name, address, port))
+    proxy_point(call, path, name, address, port, maxconn)
     # A guard that is gone cannot take back its last word; where there are no agent checks HAProxy only says so.
     ask(path, "set server %s agent up" % name)
-    ask(path, "set maxconn server %s %d" % (name, maxconn))
     return proxy_set(call, path, {name: "ready"})
+
+
+@op("proxy_point")
+def proxy_point(call: Call, path: str, name: str, address: str, port: int, maxconn: int) -> Dict[str, Any]:
+    """Give a server its address and limit, whatever its state."""
+    ask(path, "set server %s addr %s port %d" % (name, address, port))
+    ask(path, "set maxconn server %s %d" % (name, maxconn))
+    return {}
 
 
 @op("proxy_set")

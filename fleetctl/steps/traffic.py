@@ -119,7 +119,24 @@ class Open(Step):
         if "drain" in step.params:
             self._drain(context, step)
         states = {name: "maint"}
-        return dict(context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states))
+        told = context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states)
+        self._point_back(context, step)
+        return dict(told)
+
+    def _point_back(self, context: Context, step: PlannedStep) -> None:
+        """The engine of the same name before the move may have had another port, and comes back there."""
+        name, plan = step.params["server"], context.plan
+        here = next((one for one in plan.release.engines if f"{one.backend}/{one.server}" == name), None)
+        before = next((one for one in plan.source.engines if here is not None and one.id == here.id), None)
+        if before is not None:
+            context.box(step).call(
+                "proxy_point",
+                path=context.proxy.admin_socket,
+                name=name,
+                address=before.address,
+                port=before.port,
+                maxconn=before.concurrency,
+            )
 
     def _drain(self, context: Context, step: PlannedStep) -> None:
         box, name, path = context.box(step), step.params["server"], context.proxy.admin_socket

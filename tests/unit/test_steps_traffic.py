@@ -1,4 +1,4 @@
-"""The step that drains servers, on a real HAProxy: also those that are down, or have no weight, when it acts."""
+"""Steps on a real HAProxy: servers that are down, or have no weight, are drained too, and undone all is as it was."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from fleetctl.onbox import haproxy
 from fleetctl.onbox.main import OPS, Call
-from fleetctl.steps.traffic import Hold
+from fleetctl.steps.traffic import Hold, Open
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy is not installed")
 
@@ -123,3 +123,26 @@ def test_undone_it_waits_for_those_that_were_up_alone(proxy: Proxy) -> None:
     assert proxy.statuses() == {"qwen/a": "UP", "qwen/b": "DOWN"}
     proxy.engine_comes(1)
     proxy.seen_to(lambda: proxy.statuses()["qwen/b"] == "UP")
+
+
+def test_a_copy_that_got_another_port_is_back_at_its_earlier_one_when_its_turn_is_undone(proxy: Proxy) -> None:
+    context, hold = on(proxy)
+    hold.params["servers"] = ["qwen/a"]
+    before, after = (
+        SimpleNamespace(
+            id="l/qwen@a", backend="qwen", server="a", address="127.0.0.1", port=port, concurrency=concurrency
+        )
+        for port, concurrency in ((proxy.ports[0], 12), (proxy.ports[1], 8))
+    )
+    context.plan = SimpleNamespace(source=SimpleNamespace(engines=[before]), release=SimpleNamespace(engines=[after]))
+    params: dict[str, Any] = {"server": "qwen/a", "address": "127.0.0.1", "port": proxy.ports[1], "maxconn": 8}
+    opened: Any = SimpleNamespace(box="a", params=params)
+    prior = Hold().prior(context, hold)
+    Hold().do(context, hold)
+    proxy.engine_comes(1)
+    Open().do(context, opened)
+    assert haproxy.addresses(proxy.socket, ["qwen/a"]) == {("127.0.0.1", proxy.ports[1])}
+    Open().undo(context, opened, {})
+    Hold().undo(context, hold, prior)
+    assert haproxy.addresses(proxy.socket, ["qwen/a"]) == {("127.0.0.1", proxy.ports[0])}
+    assert proxy.statuses()["qwen/a"] == "UP"
