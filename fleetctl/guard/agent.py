@@ -8,11 +8,9 @@ import ipaddress
 import socket
 import socketserver
 import threading
-import time
-from typing import Callable, Dict, List, Set, Tuple
+from typing import Callable, Dict, List, Set
 
 PATIENCE = 2.0  # seconds for a question
-GONE = 3.0  # seconds after which a proxy that has not asked again does not count
 
 
 class Agent:
@@ -21,8 +19,7 @@ class Agent:
     def __init__(self, address: str, port: int, proxies: List[str], why_out: Callable[[str], str]) -> None:
         self._allowed = _addresses([address, *proxies])
         self._why_out = why_out
-        self._told: Dict[str, Dict[str, Tuple[float, int]]] = {}
-        """Server → address of a proxy → when it asked last, and how often it was told "down" since it is."""
+        self._told: Dict[str, int] = {}
         self.refused: Set[str] = set()
         """Who asked and is not the proxy."""
         self.asked = 0
@@ -56,20 +53,11 @@ class Agent:
         except OSError:
             return  # it does not matter to a proxy that has gone
         self.asked += 1
-        here = self._told.setdefault(server, {})
-        here[peer] = (time.monotonic(), here.get(peer, (0.0, 0))[1] + 1 if why else 0)
+        self._told[server] = self._told.get(server, 0) + 1 if why else 0
 
     def told(self, server: str) -> int:
-        """How often each of the proxies was told that a server is out, since it is; of several the smallest number."""
-        return min(self._counts(server), default=0)
-
-    def has_told(self, server: str) -> bool:
-        """Some proxy was told that a server is out, and has not heard yet that it is not."""
-        return max(self._counts(server), default=0) > 0
-
-    def _counts(self, server: str) -> List[int]:
-        now = time.monotonic()
-        return [count for at, count in list(self._told.get(server, {}).values()) if now - at < GONE]
+        """How often a proxy was told that a server is out, since it is."""
+        return self._told.get(server, 0)
 
     def end(self) -> None:
         """Stop listening."""
