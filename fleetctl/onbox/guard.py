@@ -33,11 +33,11 @@ def guard_status(call: Call, daemons: List[str], events: int) -> Dict[str, Any]:
         "unit": {key: found[UNIT][key] for key in ("load", "active", "enabled", "restarts")},
         "others": [unit for unit in daemons if found[unit]["active"] in ("active", "activating", "reloading")],
         "status": _status(),
-        "engine": meta is not None and any(path.startswith(SCRIPTS) for path in meta["paths"]),
         "events": [event for event in told if event.get("kind") != "saw"][-events:],
         "lowest": min((minute["available"] for minute in minutes if "available" in minute), default=None),
         "pressure": max(pressures, default=None),
         "minutes": len(minutes),
+        "engine": meta is not None and any(path.startswith(SCRIPTS) for path in meta["paths"]),
     }
 
 
