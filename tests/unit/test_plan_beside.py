@@ -161,7 +161,8 @@ def test_a_port_of_its_own_is_none_that_the_file_gives_to_something_else(more: d
 
 
 def test_a_playbook_of_its_own_does_not_start_engines_beside_others_where_they_do_not_fit() -> None:
-    def planned(changes: dict[str, Any]) -> Plan:
+    def planned(layouts: dict[str, Any]) -> Plan:
+        changes = {**layouts, "models__qwen__weights": "org/qwen"}  # a hub id: no box is asked for its files
         _, target, observed = asked(changes)
         subject = Subject(office(**changes), "", Boxes({}))
         return plan_cutover(subject, target, Look({}, observed), lambda name: playbook("make_before_break"))
