@@ -100,15 +100,8 @@ def status(
 
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via) as subject:
         guards = gather_guards(subject.boxes, events)
-        used = {
-            box for models in subject.fleet.layouts.values() for placement in models.values() for box in placement.boxes
-        }
     wanted = subject.fleet.guard is not None
-    problems = [
-        problem
-        for name, facts in guards.items()
-        for problem in guard_problems(name, facts, wanted=wanted and name in used)
-    ]
+    problems = [problem for name, facts in guards.items() for problem in guard_problems(name, facts, wanted=wanted)]
     if json:
         emit("guards", boxes={name: facts.model_dump() for name, facts in guards.items()}, problems=problems)
     else:

@@ -60,11 +60,15 @@ class GuardEvent(Seen):
 
 
 class GuardFacts(Seen):
-    """The guard of one box. ``lowest`` and ``pressure`` are the worst of ``minutes`` minutes that it wrote down."""
+    """The guard of one box, ``engine``: on which the current layout has one.
+
+    ``lowest`` and ``pressure`` are the worst of ``minutes`` minutes that it wrote down.
+    """
 
     unit: dict[str, Any]
     others: tuple[str, ...] = ()
     status: GuardStatus | None = None
+    engine: bool = True
     events: tuple[GuardEvent, ...] = ()
     lowest: int | None = None
     pressure: float | None = None
@@ -88,7 +92,8 @@ def gather_guards(boxes: Boxes, events: int) -> dict[str, GuardFacts]:
 def guard_problems(name: str, facts: GuardFacts, *, wanted: bool) -> list[str]:
     """What is wrong with the guard of a box, one sentence each. ``wanted``: fleet.yaml has ``guard:``."""
     if not facts.installed:
-        return [f"{name}: there is no guard, and fleet.yaml wants one: fleetctl guard install"] if wanted else []
+        missing = wanted and facts.engine
+        return [f"{name}: there is no guard, and fleet.yaml wants one: fleetctl guard install"] if missing else []
     found = []
     if facts.unit["active"] != "active" or facts.status is None:
         found.append(f"{name}: the guard does not run: journalctl -u fleetctl-guard there says why")

@@ -29,6 +29,11 @@ def seen_of(name: str, config: ProxyConfig | None, observed: Observed) -> dict[s
     return {box: proxy.servers[name] for box, proxy in running.items() if name in proxy.servers}
 
 
+def may_come_up(name: str, config: ProxyConfig | None, observed: Observed) -> bool:
+    """A server (``BACKEND/SERVER``) takes requests of some proxy, or will as soon as its engine is well."""
+    return any(not server.closed for server in seen_of(name, config, observed).values())
+
+
 def holders(config: ProxyConfig | None, observed: Observed) -> list[str]:
     """Boxes that have the floating address at this moment."""
     floating = config.floating if config else None

@@ -90,6 +90,11 @@ class ServerFacts(Seen):
         """It takes new requests."""
         return self.status.startswith("UP") and self.weight > 0
 
+    @property
+    def closed(self) -> bool:
+        """It takes none, however well its engine is: it is drained or was taken out. One that is down need not be."""
+        return self.status.startswith("DRAIN") or self.status == "MAINT"
+
 
 class ProxyFacts(Seen):
     """A running proxy. ``servers`` has ``BACKEND/SERVER`` keys; the ``bridge`` is not one of them."""

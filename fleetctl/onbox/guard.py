@@ -4,13 +4,14 @@ import json
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox.kept import VAR
+from fleetctl.onbox.kept import VAR, generation_meta, pointed_at
 from fleetctl.onbox.lock import GUARD_STATUS
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.units import states
 
 UNIT = "fleetctl-guard.service"
 FOLDER = VAR + "/guard"
+SCRIPTS = "/etc/fleetctl/bin/"  # what only engines have
 STALE = 10.0  # seconds for which the guard's word counts
 
 
@@ -19,11 +20,14 @@ def guard_status(call: Call, daemons: List[str], events: int) -> Dict[str, Any]:
     """State of the guard's unit, its ``status`` of the last second, and the last ``events`` that it wrote down.
 
     ``daemons`` are units that also act when memory runs short: ``others`` has those that are up. ``status`` is None
-    when no guard runs; ``lowest`` and ``pressure`` are the worst of the minutes that are written down (bytes, percent).
+    when no guard runs, ``engine`` says whether the current layout has one here. ``lowest`` and ``pressure`` are the
+    worst of the minutes that are written down (bytes, percent).
     """
     found = states(call, [UNIT, *daemons])
     told = _records("events")
     minutes = _records("minutes")
+    current = pointed_at()
+    meta = generation_meta(current) if current is not None else None
     pressures = [minute["pressure"] for minute in minutes if minute.get("pressure") is not None]
     return {
         "unit": {key: found[UNIT][key] for key in ("load", "active", "enabled", "restarts")},
@@ -33,6 +37,7 @@ def guard_status(call: Call, daemons: List[str], events: int) -> Dict[str, Any]:
         "lowest": min((minute["available"] for minute in minutes if "available" in minute), default=None),
         "pressure": max(pressures, default=None),
         "minutes": len(minutes),
+        "engine": meta is not None and any(path.startswith(SCRIPTS) for path in meta["paths"]),
     }
 
 

@@ -207,18 +207,28 @@ def proxy_look(call: Call, path: str) -> Optional[Dict[str, Any]]:
 @op("proxy_open")
 def proxy_open(call: Call, path: str, name: str, address: str, port: int, maxconn: int) -> Dict[str, Any]:
     """Give a server its address and limit, let it take requests, and see that it does."""
-    ask(path, "set server %s addr %s port %d" % (name, address, port))
+    proxy_point(call, path, name, address, port, maxconn)
     # A guard that is gone cannot take back its last word; where there are no agent checks HAProxy only says so.
     ask(path, "set server %s agent up" % name)
-    ask(path, "set maxconn server %s %d" % (name, maxconn))
     return proxy_set(call, path, {name: "ready"})
 
 
+@op("proxy_point")
+def proxy_point(call: Call, path: str, name: str, address: str, port: int, maxconn: int) -> Dict[str, Any]:
+    """Give a server its address and limit, whatever its state."""
+    ask(path, "set server %s addr %s port %d" % (name, address, port))
+    ask(path, "set maxconn server %s %d" % (name, maxconn))
+    return {}
+
+
 @op("proxy_set")
-def proxy_set(call: Call, path: str, states: Dict[str, str], limit: float = 10) -> Dict[str, Any]:
+def proxy_set(
+    call: Call, path: str, states: Dict[str, str], limit: float = 10, await_up: Optional[List[str]] = None
+) -> Dict[str, Any]:
     """Set servers to ready, drain or maint and wait until HAProxy's own statistics show it.
 
-    A proxy that is not there yet (its box is booting) is waited for, within the same limit in seconds.
+    Of those that are to be ready only ``await_up`` has to be up in the end (default: all). A proxy that is not there
+    yet (its box is booting) is waited for, within the same limit in seconds.
     """
     deadline = time.monotonic() + limit
     while look(path) is None and time.monotonic() < deadline and not call.cancelled.is_set():
@@ -227,7 +237,11 @@ def proxy_set(call: Call, path: str, states: Dict[str, str], limit: float = 10) 
         set_server(path, name, state)
     while True:
         now = servers(path)
-        wrong = [name for name, state in states.items() if is_up(now.get(name)) != (state == "ready")]
+        wrong = [
+            name
+            for name, state in states.items()
+            if is_up(now.get(name)) != (state == "ready") and (state != "ready" or await_up is None or name in await_up)
+        ]
         if not wrong:
             keep_states(call, path)
             return {"servers": {name: now[name] for name in states}, "at": time.time()}

@@ -24,6 +24,7 @@ CLAIM = "/run/fleetctl-claim.json"
 MOVING = VAR + "/moving.json"  # on every box of a move from its beginning to its end, also when it is cut off
 ACTING = "/run/fleetctl-guard.lock"  # held by the guard of this box (fleetctl/guard) while it does something
 LET_GO = 4.0  # seconds in which a guard that has a copy out of the proxy lets it back in, once it sees the claim
+HEARD = 1.0  # seconds in which every proxy asks the guard again, and hears that the copy is in
 PATIENCE = 6.0  # seconds that an earlier program gets to end by itself: its client is gone, its last calls are not
 GUARD_STATUS = "/run/fleetctl-guard/status.json"
 FIELDS: Dict[str, Any] = {
@@ -177,10 +178,14 @@ def _stop_the_guard(call: Call) -> None:
     """Once the claim is there the guard begins nothing more; what it has begun is waited for, and what it took out."""
     with _private(ACTING) as acting:
         fcntl.flock(acting, fcntl.LOCK_EX)
+    if not _guard_has_one_out():
+        return
     deadline = time.monotonic() + LET_GO
     while _guard_has_one_out() and time.monotonic() < deadline:
         call.check()
         time.sleep(0.1)
+    # Or a server that is about to come up would be seen down, and neither drained nor closed.
+    call.cancelled.wait(HEARD)
 
 
 def _guard_has_one_out() -> bool:

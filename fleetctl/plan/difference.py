@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
 from fleetctl.plan.firewall import Work, guards, work_on
+from fleetctl.plan.merged import merged_proxy, names_during
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_FOLDER, GUARD_UNIT, VRRP_FOLDER, secrets_path
-from fleetctl.render.proxy import endpoint, proxy_files, template_digest
-from fleetctl.render.release import Engine, ProxyConfig, Rank, Release, Server
+from fleetctl.render.proxy import proxy_files
+from fleetctl.render.release import Engine, ProxyConfig, Rank, Release
 
 UNIT_FOLDER = "/etc/systemd/system/"
 
@@ -106,7 +107,7 @@ def compare(
     up = servers_up_somewhere(target.proxy, observed) | servers_up_somewhere(source.proxy, observed)
     closed = [
         name
-        for name in sorted(up)
+        for name in sorted({name for seen in up for name in names_during(seen, source.proxy, target.proxy)})
         if (name not in wanted or wanted[name].id in starting) and not name.endswith("/BACKEND")
     ]
     opened = [
@@ -231,43 +232,6 @@ def _files_to_install(facts: BoxFacts, box: str, source: Release, target: Releas
     mine = {file.path: file for file in facts.release.files.get(box, ())} if facts.release else before
     touched = {*facts.drift, *facts.stale}
     return [file.path for file in target.files.get(box, ()) if mine.get(file.path) != file or file.path in touched]
-
-
-def merged_proxy(source: ProxyConfig | None, target: ProxyConfig) -> ProxyConfig:
-    """The proxy during a move: settings of the target, servers of both, those of the source layout enabled.
-
-    Where it listened before, it goes on listening until the move is done.
-    """
-    if source is None or not set(source.boxes) & set(target.boxes):
-        return target.model_copy(update={"layout": None, "template": template_digest()})
-    backends = {backend.name: backend for backend in target.backends}
-    for old in source.backends:
-        new = backends.get(old.name)
-        if new is None:
-            backends[old.name] = old
-            continue
-        known = {server.name for server in new.servers}
-        extra = tuple(server for server in old.servers if server.name not in known)
-        moved = {server.name: server for server in old.servers if server.layout == source.layout}
-        servers = tuple(_as_it_runs(server, moved) for server in new.servers)
-        backends[old.name] = new.model_copy(update={"servers": servers + extra})
-    return target.model_copy(
-        update={
-            "layout": source.layout,
-            "former": tuple(sorted(_endpoints(source) - _endpoints(target))),
-            "backends": tuple(backends.values()),
-            "template": template_digest(),
-        }
-    )
-
-
-def _endpoints(config: ProxyConfig) -> set[str]:
-    return {endpoint(address, config.port) for address in config.listens}
-
-
-def _as_it_runs(server: Server, running: dict[str, Server]) -> Server:
-    """A server whose engine runs elsewhere until the switch keeps the address that it has now."""
-    return running.get(server.name, server)
 
 
 def _transition(source: Release, target: Release, observed: Observed) -> tuple[ProxyConfig | None, list[str]]:

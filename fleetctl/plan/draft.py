@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetctl.facts.types import Observed
-from fleetctl.plan.difference import Difference, merged_proxy
+from fleetctl.plan.difference import Difference
+from fleetctl.plan.merged import merged_proxy
 from fleetctl.render.release import Engine, Release
 
 

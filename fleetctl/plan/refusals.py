@@ -162,7 +162,8 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
     if len(generations) > 1:
         told = ", ".join(f"{box} {facts.generation}" for box, facts in observed.items())
         found.append(f"the boxes are not in the same generation ({told}); the move brings them together")
-    return found + _new_place(source, target) + _leaving(target) + list(who_is_shut_out(source, target))
+    found += [*_new_place(source, target), *_leaving(target), *_not_served(source, target)]
+    return found + list(who_is_shut_out(source, target))
 
 
 def _leaving(target: Release) -> list[str]:
@@ -172,6 +173,19 @@ def _leaving(target: Release) -> list[str]:
         return []
     plain = "" if bridge.tls else ", unencrypted" + (", and its key with them" if bridge.api_key else "")
     return [f"while no engine is up, prompts leave the fleet: they go to {bridge.name} (the proxy's bridge){plain}"]
+
+
+def _not_served(source: Release, target: Release) -> list[str]:
+    """Names that clients use now and for which no engine will be there, and what becomes of such requests."""
+    if target.proxy is None:
+        return []
+    names = {name for engine in source.engines for name in engine.served_as}
+    gone = sorted(names - {name for engine in target.engines for name in engine.served_as})
+    bridged = target.proxy.bridge.models if target.proxy.bridge else {}
+    empty = {backend.name for backend in target.proxy.backends} - {engine.backend for engine in target.engines}
+    waiting = {name: one.name for one in target.proxy.backends if one.name in empty for name in one.served_as}
+    fate = {name: "go to the bridge" if backend in bridged else "wait and get 503" for name, backend in waiting.items()}
+    return [f"{target.layout} has no engine for {name}: such requests {fate.get(name, 'get 404')}" for name in gone]
 
 
 def _new_place(source: Release, target: Release) -> list[str]:

@@ -171,9 +171,17 @@ def plan_cutover(
 def _book_of_move(
     books: Books, name: str, source: Release, target: Release, observed: Observed, difference: Difference
 ) -> tuple[Playbook, str | None]:
-    """The playbook of a move between layouts, and why the new engines are not started beside the old ones."""
+    """The playbook of a move between layouts, and why the new engines are not started beside the old ones.
+
+    Raises RefusedError for one that would do so although something stands in the way.
+    """
     why = why_not_beside(source, target, observed, difference)
     book = books("make_before_break" if why is None else name)
+    if why is not None and book.name == "make_before_break" and difference.start:
+        raise RefusedError(
+            f"the playbook {book.name} starts new engines beside the old ones, and {why}; nothing was changed",
+            hint=f"playbooks/{name}.yaml stops the old ones first",
+        )
     if why is None and book.name != "make_before_break":
         why = f"the playbook {book.name} is used as it is"
     return book, why

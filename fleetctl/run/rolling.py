@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from fleetctl.errors import RefusedError, SpecError
-from fleetctl.facts.proxies import running_proxies, servers_up, servers_up_somewhere
+from fleetctl.facts.proxies import may_come_up, running_proxies, servers_up, servers_up_somewhere
 from fleetctl.facts.types import Observed, lead_of
 from fleetctl.plan.build import build_plan
 from fleetctl.plan.difference import BoxDifference, Difference, compare
@@ -85,7 +85,13 @@ def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit:
         )
     nothing = _nothing(live, seen)
     mark = {box: replace(nothing.boxes[box], mark_drained=seen.observed[box].drained is None)}
-    close = [_server(engine) for engine in engines if _server(engine) in servers]
+    # One that is down now too: its engine may be loading. On a box that is drained already it has been drained.
+    again = seen.observed[box].drained is not None
+    close = [
+        name
+        for name in map(_server, engines)
+        if name in servers or (not again and may_come_up(name, live.proxy, seen.observed))
+    ]
     difference = replace(nothing, boxes={**nothing.boxes, **mark}, close=close)
     why = f"requests for {', '.join(left)} wait until {box} is back" if left else None
     return _on_live(subject, seen, book, "drain", difference, limit=limit, why_held=why)

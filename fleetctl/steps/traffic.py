@@ -42,7 +42,11 @@ class Hold(Step):
     once_a_turn = True
 
     def check(self, context: Context, step: PlannedStep) -> bool:
-        return not _servers_up(context, step) & set(step.params["servers"])
+        known = _look(context, step).servers
+        return all(known[name].closed for name in step.params["servers"] if name in known)
+
+    def prior(self, context: Context, step: PlannedStep) -> Record:
+        return {"up": sorted(_servers_up(context, step))}
 
     def do(self, context: Context, step: PlannedStep) -> Record:
         states = dict.fromkeys(step.params["servers"], "drain")
@@ -54,7 +58,10 @@ class Hold(Step):
         # A server that the new configuration has no place for comes back when the earlier one is loaded again.
         names = [name for name in step.params["servers"] if name in seen.servers]
         states = dict.fromkeys(names, "ready")
-        return dict(context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states, limit=60))
+        # One that was down before is not waited for. Journals of earlier versions do not say which those are.
+        await_up = [name for name in names if name in prior.get("up", names)]
+        socket = context.proxy.admin_socket
+        return dict(context.box(step).call("proxy_set", path=socket, states=states, limit=60, await_up=await_up))
 
 
 @register
@@ -112,7 +119,24 @@ class Open(Step):
         if "drain" in step.params:
             self._drain(context, step)
         states = {name: "maint"}
-        return dict(context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states))
+        told = context.box(step).call("proxy_set", path=context.proxy.admin_socket, states=states)
+        self._point_back(context, step)
+        return dict(told)
+
+    def _point_back(self, context: Context, step: PlannedStep) -> None:
+        """The engine of the same name before the move may have had another port, and comes back there."""
+        name, plan = step.params["server"], context.plan
+        here = next((one for one in plan.release.engines if f"{one.backend}/{one.server}" == name), None)
+        before = next((one for one in plan.source.engines if here is not None and one.id == here.id), None)
+        if before is not None:
+            context.box(step).call(
+                "proxy_point",
+                path=context.proxy.admin_socket,
+                name=name,
+                address=before.address,
+                port=before.port,
+                maxconn=before.concurrency,
+            )
 
     def _drain(self, context: Context, step: PlannedStep) -> None:
         box, name, path = context.box(step), step.params["server"], context.proxy.admin_socket

@@ -97,6 +97,27 @@ def test_what_is_right_is_let_through(bridge: str) -> None:
     assert found(bridge) == []
 
 
+@pytest.mark.parametrize(
+    ("proxy", "host"),
+    [
+        ("{boxes: [a, b], floating: {address: 10.0.0.50}, ", "10.0.0.50"),
+        ("{boxes: [a, b], floating: {address: 10.0.0.50}, ", "10.0.0.2"),
+        ("{box: a, address: 0.0.0.0, ", "10.0.0.1"),
+        ("{box: a, address: 10.9.0.1, ", "10.9.0.1"),
+    ],
+)
+def test_no_address_of_the_proxy_itself_is_a_bridge(proxy: str, host: str) -> None:
+    boxes = "a: {address: 10.0.0.1, memory: 9GiB, reserve: 1GiB}, b: {address: 10.0.0.2, memory: 9GiB, reserve: 1GiB}"
+    text = (
+        f"fleet: office\nboxes: {{{boxes}}}\nmodels: {{qwen: {{weights: /m, context: 8, launch: {{venv: /v}}}}}}\n"
+        f"layouts: {{one: {{qwen: {{copies: [a]}}}}}}\n"
+        f"proxy: {proxy}bridge: {{url: 'http://{host}:8080/v1', model: m}}}}\n"
+    )
+    with pytest.raises(FleetFileError, match="this is the proxy itself"):
+        parse_fleet(text, "fleet.yaml")
+    parse_fleet(text.replace(":8080/v1", ":8000/v1"), "fleet.yaml")
+
+
 def test_the_key_is_in_a_file_that_only_root_reads_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_KEY", "sk-of-the-bridge")
     files = {file.path: file for file in proxy_files(proxy_config(office(proxy__bridge=HOSTED), "split"))}

@@ -155,6 +155,7 @@ RUNS = {"load": "loaded", "active": "active", "enabled": "enabled", "restarts": 
     [
         ({"unit": RUNS, "status": STATUS}, None),
         ({"unit": {**RUNS, "load": "not-found", "active": "inactive"}}, "there is no guard"),
+        ({"unit": {**RUNS, "load": "not-found", "active": "inactive"}, "engine": False}, None),
         ({"unit": {**RUNS, "active": "failed"}}, "does not run"),
         ({"unit": RUNS}, "does not run"),
         ({"unit": RUNS, "status": {**STATUS, "listening": False}}, "its port is taken"),

@@ -17,12 +17,15 @@ from typing import Any
 import pytest
 from planned import layout
 
+from fleetctl.facts.guards import GuardFacts, guard_problems
 from fleetctl.guard import asking, box
 from fleetctl.guard.agent import Agent
 from fleetctl.guard.asking import completion, measured
 from fleetctl.guard.box import Layout, Place, places_in
 from fleetctl.guard.fellows import Fellows
 from fleetctl.guard.notes import LIMIT, Notes
+from fleetctl.onbox import guard, kept, lock
+from fleetctl.onbox.main import Call
 
 METRICS = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -300,3 +303,47 @@ def test_a_watch_sees_counters_and_then_that_they_are_no_longer_told(monkeypatch
             time.sleep(0.01)
     finally:
         watch.end()
+
+
+def test_a_claim_waits_until_the_proxies_have_heard_that_the_guard_lets_a_copy_back_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = tmp_path / "status.json"
+    for name in ("CLAIM", "ACTING", "GUARD_STATUS"):
+        monkeypatch.setattr(lock, name, str(tmp_path / ("status.json" if name == "GUARD_STATUS" else name)))
+    monkeypatch.setattr(lock, "_claimed", [])
+    let_in: list[float] = []
+
+    def say(out: str) -> None:
+        status.write_text(json.dumps({"at": time.time(), "engines": [{"unit": "u", "out": out}]}))
+
+    def guard() -> None:
+        time.sleep(0.3)
+        let_in.append(time.monotonic())
+        say("")
+
+    say("memory is short")
+    threading.Thread(target=guard, daemon=True).start()
+    lock.claim(Call(1, lambda message: None), "token", "me")
+    assert let_in and time.monotonic() - let_in[0] >= lock.HEARD
+
+
+@pytest.mark.parametrize(
+    ("paths", "has_one"),
+    [
+        (["/etc/fleetctl/bin/ready.py", "/etc/systemd/system/fleetctl-replicas-qwen.service"], True),
+        (["/etc/fleetctl/proxy/haproxy.cfg", "/etc/systemd/system/fleetctl-proxy.service"], False),
+        (None, False),
+    ],
+)
+def test_a_guard_is_missed_only_where_the_current_layout_has_an_engine(
+    paths: list[str] | None, has_one: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"load": "not-found", "active": "inactive", "enabled": "", "restarts": 0}
+    monkeypatch.setattr(guard, "states", lambda call, units: dict.fromkeys(units, state))
+    monkeypatch.setattr(guard, "pointed_at", lambda: None if paths is None else 1)
+    monkeypatch.setattr(kept, "GENERATIONS", str(tmp_path))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "meta.json").write_text(json.dumps({"paths": paths}))
+    facts = GuardFacts.model_validate(guard.guard_status(Call(1, lambda message: None), [], 0))
+    assert bool(guard_problems("a", facts, wanted=True)) is has_one

@@ -8,13 +8,16 @@ import pytest
 from planned import GIB, OFFICE, boxes_in, layout, office, playbook, unit
 
 from fleetctl.capacity.beside import fit_beside
+from fleetctl.errors import RefusedError
 from fleetctl.facts.types import Observed
 from fleetctl.plan.beside import why_not_beside
 from fleetctl.plan.build import build_plan
 from fleetctl.plan.difference import compare
 from fleetctl.plan.types import Plan
+from fleetctl.remote.boxes import Boxes
 from fleetctl.render.ports import check_ports, engine_ports
 from fleetctl.render.release import Release
+from fleetctl.run.planning import Look, Subject, plan_cutover
 
 
 def copies(share_a: float | None, share_b: float | None, **more: Any) -> dict[str, Any]:
@@ -155,3 +158,15 @@ def test_a_port_of_its_own_is_none_that_the_file_gives_to_something_else(more: d
     }
     fleet = office(models=models, layouts=layouts, **more)
     check_ports(fleet, "new")
+
+
+def test_a_playbook_of_its_own_does_not_start_engines_beside_others_where_they_do_not_fit() -> None:
+    def planned(layouts: dict[str, Any]) -> Plan:
+        changes = {**layouts, "models__qwen__weights": "org/qwen"}  # a hub id: no box is asked for its files
+        _, target, observed = asked(changes)
+        subject = Subject(office(**changes), "", Boxes({}))
+        return plan_cutover(subject, target, Look({}, observed), lambda name: playbook("make_before_break"))
+
+    assert planned(FIT).gap.expected == 0
+    with pytest.raises(RefusedError, match=r"do not fit a together: 96\.0 GiB"):
+        planned(two(copies(None, 0.4), copies(0.45, 0.45)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planned import BEFORE, COPY, PROXY, SPLIT, box_in, boxes_in, layout, process, unit
+from planned import BEFORE, COPY, OFFICE, PROXY, SPLIT, box_in, boxes_in, layout, plan, process, unit
 
-from fleetctl.plan.difference import compare, description, engine_name, merged_proxy
+from fleetctl.plan.difference import compare, description, engine_name
+from fleetctl.plan.merged import merged_proxy
 from fleetctl.render.release import Release
 
 
@@ -246,3 +247,38 @@ def test_a_proxy_that_already_has_both_is_not_loaded_again() -> None:
     split, replicas = layout("split"), layout("replicas")
     assert split.proxy and replicas.proxy
     assert description(merged_proxy(split.proxy, replicas.proxy)) == description(split.proxy)
+
+
+def _builds(*order: str) -> dict[str, Any]:
+    """A file in which builds of a model have the same name for clients, in an order, each in a layout of its own."""
+    builds = {name: {**OFFICE["models"]["qwen"], "served_as": ["qwen"], "weights_size": "20GiB"} for name in order}
+    return {"models": builds, "layouts": {f"of-{name}": {name: {"copies": ["a", "b"]}} for name in sorted(order)}}
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (layout("of-old", **_builds("old")), layout("of-new", **_builds("old", "new"))),
+        (layout("of-old", **_builds("old")), layout("of-new", **_builds("new", "old"))),
+        (layout("of-new", **_builds("new", "old")), layout("of-old", **_builds("old"))),
+        (layout("of-new", **_builds("new", "old")), layout("of-old", **_builds("old", "new"))),
+    ],
+    ids=["below the old one", "above it", "back", "the other way round"],
+)
+def test_a_new_build_wherever_it_stands_in_the_file_is_moved_to_with_requests_held_and_drained(
+    source: Release, target: Release
+) -> None:
+    assert source.proxy is not None and target.proxy is not None
+    during = merged_proxy(source.proxy, target.proxy)
+    ((backend, servers),) = [(one.name, one.servers) for one in during.backends if "qwen" in one.served_as]
+    serving = {f"{backend}/{server.name}" for server in servers if server.layout == source.layout}
+    assert len(serving) == 2
+    made = plan(source, target, boxes_in(source))
+    for kind in ("hold", "drain"):
+        assert [set(step.params["servers"]) for step in made.steps if step.kind == kind] == [serving]
+
+
+def test_a_new_build_in_the_file_alone_takes_no_engine_out_of_the_proxy() -> None:
+    source, target = layout("of-old", **_builds("old")), layout("of-old", **_builds("new", "old"))
+    made = plan(source, target, boxes_in(source), book="rolling")
+    assert not {"hold", "drain", "stop_engine"} & {step.kind for step in made.steps}

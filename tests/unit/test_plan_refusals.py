@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planned import BEFORE, COPY, GIB, PROXY, SPLIT, boxes_in, layout, plan, process, unit
+from planned import BEFORE, COPY, GIB, OFFICE, PROXY, SPLIT, boxes_in, layout, plan, process, unit
 
 from fleetctl.errors import RefusedError
+from fleetctl.render.release import Release
 
 SPLIT_LAYOUT, REPLICAS = layout("split"), layout("replicas", superseded=["old.service"])
 
@@ -130,3 +131,31 @@ def test_what_does_not_stop_a_move_is_known_before_it(observed: Any, says: str) 
 
 def test_a_plan_without_anything_odd_has_no_warnings() -> None:
     assert plan(SPLIT_LAYOUT, REPLICAS, boxes_in(SPLIT_LAYOUT)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, "small has no engine for big: such requests wait and get 503"),
+        (
+            {"proxy__bridge": {"url": "http://10.0.0.9:8000/v1", "model": "m"}},
+            "small has no engine for big: such requests go to the bridge",
+        ),
+        (
+            {"models__tiny__served_as": ["tiny", "big"], "models__big__served_as": ["big", "older"]},
+            "small has no engine for older: such requests get 404",
+        ),
+    ],
+)
+def test_a_layout_without_an_engine_for_what_clients_ask_for_is_known_before_it(more: Any, says: str) -> None:
+    model = {**OFFICE["models"]["qwen"], "weights_size": "4GiB"}
+    layouts = {"all": {"big": {"copies": ["a"]}}, "small": {"tiny": {"copies": ["a"]}}}
+    source, target = (
+        layout(name, models={"big": dict(model), "tiny": dict(model)}, layouts=layouts, **more)
+        for name in ("all", "small")
+    )
+
+    def told(where: Release) -> list[str]:
+        return [warning for warning in plan(source, where, boxes_in(source)).warnings if "no engine for" in warning]
+
+    assert (told(target), told(source)) == ([says], [])

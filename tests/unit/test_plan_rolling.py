@@ -108,6 +108,15 @@ def test_a_box_is_drained_with_the_limit_that_is_asked_for_and_its_server_stays_
     assert made.steps[-1].params == {"servers": ["qwen/replicas-b"], "limit": 7.0, "then": "drain"}
 
 
+@pytest.mark.parametrize("status", ["DOWN", "DOWN (agent)", "UP 1/2", "MAINT (resolution)"])
+def test_a_server_that_is_down_is_drained_too_for_its_engine_may_come_up(status: str) -> None:
+    down = with_server(REPLICAS, "qwen/replicas-b", status)
+    made = plan_drain(SUBJECT, seen(a=down), playbook("drain"), "b", limit=None, hold=False)
+    assert [step.params["servers"] for step in made.steps if step.kind == "hold"] == [["qwen/replicas-b"]]
+    again = seen(a=down, b={"drained": NOTE})
+    assert plan_drain(SUBJECT, again, playbook("drain"), "b", limit=None, hold=False).nothing_to_do()
+
+
 def test_draining_a_box_again_is_nothing_to_do_and_its_return_is_gated() -> None:
     assert plan_drain(SUBJECT, drained(), playbook("drain"), "b", limit=None, hold=False).nothing_to_do()
     back = plan_undrain(SUBJECT, drained(), playbook("undrain"), "b")

@@ -12,6 +12,7 @@ from fleetctl.spec.problems import Path, Problem, did_you_mean, shown
 from fleetctl.spec.units import seconds
 
 _BRIDGE = ("proxy", "bridge")
+ANYWHERE = ("0.0.0.0", "::", "*")
 
 
 def url(view: View) -> Iterator[Problem]:
@@ -45,8 +46,15 @@ def _is_ip(host: str) -> bool:
 
 
 def _is_proxy(view: View, found: Endpoint) -> bool:
-    own = view.text("proxy", "address") or view.text("boxes", view.text("proxy", "box") or "", "address")
-    return found.host == own and found.port == (view.number("proxy", "port") or 8080)
+    """The endpoint is where the proxy listens, on any of its boxes."""
+    boxes = [view.text("proxy", "box"), *(name for _, name in view.texts("proxy", "boxes"))]
+    own = {view.text("boxes", box, "address") for box in boxes if box is not None}
+    floating, address = view.text("proxy", "floating", "address"), view.text("proxy", "address")
+    if floating is not None:
+        own.add(floating)
+    elif address is not None and address not in ANYWHERE:
+        own = {address}
+    return found.host in own and found.port == (view.number("proxy", "port") or 8080)
 
 
 def model(view: View) -> Iterator[Problem]:
