@@ -31,7 +31,7 @@ test-lab: install
 	$(PYTEST) tests/lab
 
 test: lint install
-	$(PYTEST) tests/unit tests/lab
+	$(PYTEST) tests/lab tests/unit
 
 test-real: install
 	$(BIN)/pytest -q tests/real

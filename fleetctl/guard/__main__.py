@@ -216,7 +216,7 @@ class Service:
     def _farewell(self) -> None:
         """HAProxy takes a server back only at the word "up": one that was told "down" has to hear it."""
         told = self._agent is not None and any(
-            self._agent.told(place.server) > 0 for place in self._layout.places if place.answers
+            self._agent.told_anyone(place.server) for place in self._layout.places if place.answers
         )
         self._leaving = True
         if told:

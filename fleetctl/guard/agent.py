@@ -60,8 +60,15 @@ class Agent:
 
     def told(self, server: str) -> int:
         """How often everyone who asks about a server was told that it is out, since it is."""
+        return min(self._counts(server), default=0)
+
+    def told_anyone(self, server: str) -> bool:
+        """Somebody who asks about a server was told that it is out, and not yet that it is back."""
+        return any(self._counts(server))
+
+    def _counts(self, server: str) -> List[int]:
         begin = time.monotonic() - ASKS
-        return min((count for at, count in list(self._told.get(server, {}).values()) if at >= begin), default=0)
+        return [count for at, count in list(self._told.get(server, {}).values()) if at >= begin]
 
     def end(self) -> None:
         """Stop listening."""

@@ -49,7 +49,9 @@ class Told:
         )
 
 
-async def _customer(url: str, ask: Mapping[str, object], told: Told, over: asyncio.Event, number: int) -> None:
+async def _customer(
+    url: str, ask: Mapping[str, object], told: Told, over: asyncio.Event, number: int, attempts: int
+) -> None:
     dice = random.Random(number)
     transport = httpx.AsyncHTTPTransport(socket_options=KEEPALIVE)
     async with httpx.AsyncClient(transport=transport, timeout=httpx.Timeout(60, connect=10), trust_env=False) as http:
@@ -57,7 +59,7 @@ async def _customer(url: str, ask: Mapping[str, object], told: Told, over: async
             asked = {**ask, "stream": True} if dice.random() < 0.5 else ask
             told.requests += 1
             start = time.monotonic()
-            for attempt in (1, 2):
+            for attempt in range(1, attempts + 1):
                 status, first = 0, None
                 try:
                     async with http.stream("POST", f"{url}/v1/chat/completions", json=asked) as answer:
@@ -73,7 +75,7 @@ async def _customer(url: str, ask: Mapping[str, object], told: Told, over: async
                     if status:
                         told.broken.append(repr(error))
                         break
-                    if attempt == 2:
+                    if attempt == attempts:
                         told.failed.append(f"{error!r} after {time.monotonic() - start:.2f} s")
                         break
                 told.retried += 1
@@ -81,12 +83,14 @@ async def _customer(url: str, ask: Mapping[str, object], told: Told, over: async
 
 
 @asynccontextmanager
-async def retrying_load(url: str, ask: Mapping[str, object], clients: int = 20) -> AsyncIterator[Told]:
+async def retrying_load(
+    url: str, ask: Mapping[str, object], clients: int = 20, attempts: int = 2
+) -> AsyncIterator[Told]:
     """Clients that ask again and again, half of them streaming, until the end of the block."""
     told, over = Told(), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for number in range(clients):
-            group.create_task(_customer(url, ask, told, over, number))
+            group.create_task(_customer(url, ask, told, over, number, attempts))
         try:
             yield told
         finally:

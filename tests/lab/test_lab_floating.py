@@ -207,7 +207,7 @@ def test_the_address_may_move_in_the_middle_of_a_move(moving: Moving) -> None:
     (before,) = holders(moving)
 
     async def cutover() -> tuple[Told, Ran]:
-        async with retrying_load(url(moving), ASK, clients=8) as told:
+        async with retrying_load(url(moving), ASK, clients=8, attempts=4) as told:
             move = moving.start("cutover", "--to", "split", "--yes", text=two_proxies(moving))
             await asyncio.to_thread(move.until, "switch.start_engine", "done")
             await asyncio.to_thread(moving.sh, before, f"systemctl kill -s KILL {PROXY}")

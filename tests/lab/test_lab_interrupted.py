@@ -61,7 +61,12 @@ def test_a_move_that_is_cut_at_every_step_is_finished_by_the_same_command(
             assert (told["unfinished"]["operation"], told["unfinished"]["to_layout"]) == (operation, to)
             assert told["unfinished"]["who"]
         run = subject.operators.move(*command)
-        assert cut(run, "begin", name), run.story()
+        if not cut(run, "begin", name):
+            # What is done on two boxes at once may be done on this one before the kill that was meant for the other.
+            assert any(is_step(event, "already", name) for event in run.events), run.story()
+            subject.be_in(OTHER[to], with_way_back=operation == "rollback")
+            assert cut(subject.operators.move(*command), "begin", name)
+            continue
         assert any("was cut off" in note["text"] for note in run.told("note")), run.story()
     subject.operators.do(*command)
     subject.is_whole_in(to, run.story())
