@@ -7,6 +7,7 @@ from typing import Any
 
 from fleetctl.plan.difference import BoxDifference
 from fleetctl.plan.draft import Draft, Move, on_box
+from fleetctl.render.names import secrets_path
 from fleetctl.spec.units import gib, parse_duration
 
 
@@ -22,6 +23,32 @@ def have_image(move: Move, limit: Any = 3600.0) -> Iterable[Draft]:
                 told,
                 frozenset({name}),
                 {"engine": engine, "image": image, "limit": parse_duration(limit)},
+            )
+
+
+def fetch_weights(move: Move, limit: Any = 7200.0) -> Iterable[Draft]:
+    """Weights that a hub keeps are in the box's cache. An engine in a container fetches its own."""
+    for name, box in move.difference.boxes.items():
+        engines = {engine.weights: engine for engine, _ in box.start.values() if not engine.weights.startswith("/")}
+        for weights, engine in sorted(engines.items()):
+            if engine.binary is None:
+                continue
+            file = secrets_path(move.target.layout or "", engine.model)
+            known = any(one.path == file for one in move.target.files.get(name, ()))
+            yield Draft(
+                name,
+                f"{name}/{weights}",
+                f"{name} has the weights {weights} (or fetches them)",
+                frozenset({name}),
+                {
+                    "python": engine.binary.rpartition("/")[0] + "/python",
+                    "repo": weights,
+                    "revision": engine.revision or "",
+                    "env": engine.hub,
+                    "generation": move.generation,
+                    "secrets": file if known else "",
+                    "limit": parse_duration(limit),
+                },
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fleetctl.plan.ahead import have_image, read_ahead, verify_weights
+from fleetctl.plan.ahead import fetch_weights, have_image, read_ahead, verify_weights
 from fleetctl.plan.difference import (
     PROXY_UNIT,
     UNIT_FOLDER,
@@ -147,6 +147,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "stage_release": _stage_release,
     "verify_release": _verify_release,
     "have_image": have_image,
+    "fetch_weights": fetch_weights,
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,
     "apply_firewall": apply_firewall,

@@ -128,8 +128,19 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         stop_limit=model.stop_limit,
         weights=model.weights,
         revision=model.revision,
+        hub=_hub_environment(fleet, layout, name),
         image=(model.launch.engine, model.launch.image) if isinstance(model.launch, Container) else None,
         binary=binary(model.launch),
         backend=backend_of(fleet, name),
         server=server_name(layout, head),
     )
+
+
+def _hub_environment(fleet: Fleet, layout: str, name: str) -> dict[str, str]:
+    """What the hub's client goes by: HF_HOME and the like, and proxies."""
+    given = {**fleet.models[name].environment, **fleet.layouts[layout][name].environment}
+    return {
+        key: value
+        for key, value in given.items()
+        if isinstance(value, str) and key.upper().startswith(("HF_", "HUGGING", "XDG_", "HTTP", "HTTPS", "NO_PROXY"))
+    }

@@ -80,6 +80,7 @@ class Engine(Value):
     stop_limit: float
     weights: str
     revision: str | None = Field(None, description="revision of a hub id")
+    hub: dict[str, str] = Field({}, description="its environment as far as the hub is concerned")
     image: tuple[str, str] | None = Field(None, description="container engine and image reference")
     binary: str | None = Field(description="path of the program that has to exist on the box; None for a container")
     backend: str = Field(description="HAProxy backend")

@@ -31,6 +31,27 @@ class HaveImage(Step):
 
 
 @register
+class FetchWeights(Step):
+    """The box has the weights of a hub id; fetched when it has not. They stay there when the move is undone."""
+
+    kind = "fetch_weights"
+    once = True
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        params = step.params
+        kept = context.generation_files(params["generation"]) + params["secrets"] if params["secrets"] else ""
+        told = context.box(step).call(
+            "fetch_weights",
+            timeout=params["limit"] + 30,
+            secrets=kept,
+            **{name: params[name] for name in ("python", "repo", "revision", "env", "limit")},
+        )
+        if "left" in told:
+            context.say(step, {"log": f"{step.box}: {params['repo']} is left to the engine to fetch: {told['left']}"})
+        return dict(told)
+
+
+@register
 class VerifyWeights(Step):
     """Every weight file that the folders name is there, and as long as its own header says."""
 

@@ -44,11 +44,20 @@ def hub_of(folder: Path) -> Iterator[Hub]:
             hub.tokens.add(self.headers.get("authorization") or "")
             if hub.gated:
                 self.reply(403, b"{}", {"X-Error-Code": "GatedRepo", "X-Error-Message": "ask first"})
-            elif path == f"/api/models/{hub.model}":
+            elif path in {
+                f"/api/models/{hub.model}",
+                *(f"/api/models/{hub.model}/revision/{at}" for at in ("main", COMMIT)),
+            }:
                 siblings = [{"rfilename": one.name} for one in hub.folder.iterdir()]
                 about = {"id": hub.model, "modelId": hub.model, "sha": COMMIT, "siblings": siblings, "private": False}
                 self.reply(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
-            elif path.startswith(f"/{hub.model}/resolve/main/"):
+            elif path.startswith(f"/api/models/{hub.model}/tree/"):
+                tree = [
+                    {"type": "file", "path": one.name, "size": one.stat().st_size, "oid": "0" * 40}
+                    for one in hub.folder.iterdir()
+                ]
+                self.reply(200, json.dumps(tree).encode(), {"Content-Type": "application/json"})
+            elif path.startswith((f"/{hub.model}/resolve/main/", f"/{hub.model}/resolve/{COMMIT}/")):
                 self.file(hub.folder / path.rsplit("/", 1)[1])
             else:
                 self.reply(404, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "not here"})

@@ -51,3 +51,21 @@ def test_a_first_layout_has_nothing_to_wait_behind_and_reads_nothing_ahead() -> 
 
     facts = boxes_in(BEFORE, None, a={"paths": {"/models/qwen": PathFacts(kind="folder", size=GIB)}})
     assert "read_ahead" not in dict(kinds(plan(BEFORE, COPIES, facts)))
+
+
+def test_weights_of_a_hub_id_are_fetched_with_the_engines_own_python_and_settings() -> None:
+    more = {
+        "models__qwen__weights": "org/qwen",
+        "models__qwen__environment": {"HF_HOME": "/srv/hub", "OMP_NUM_THREADS": "4", "HF_TOKEN": {"env": "TOKEN"}},
+    }
+    made = plan(layout("split", **more), layout("replicas", **more), boxes_in(layout("split", **more)))
+    steps = [step for step in made.steps if step.kind == "fetch_weights"]
+    assert [step.box for step in steps] == ["a", "b"]
+    params = steps[0].params
+    assert (params["python"], params["repo"], params["env"]) == (
+        "/opt/vllm/bin/python",
+        "org/qwen",
+        {"HF_HOME": "/srv/hub"},
+    )
+    assert params["secrets"] == "/etc/fleetctl/secrets/replicas-qwen.env"
+    assert "verify_weights" not in dict(kinds(made))
