@@ -14,8 +14,9 @@ import time
 from typing import Any, Dict, List, Optional
 
 from fleetctl.guard import box, systemd
-from fleetctl.guard.agent import Agent
+from fleetctl.guard.agent import Agent, addresses
 from fleetctl.guard.asking import Watch
+from fleetctl.guard.connections import open_from
 from fleetctl.guard.decide import Guard, memory_told
 from fleetctl.guard.fellows import Fellows
 from fleetctl.guard.notes import Notes
@@ -40,6 +41,7 @@ class Service:
         self._fellows: Dict[str, Fellows] = {}
         self._agent: Optional[Agent] = None
         self._agent_said = ""
+        self._proxies = addresses(settings.proxies)
         self._refused = 0
         self._over = threading.Event()
         self._leaving = False
@@ -142,6 +144,7 @@ class Service:
             most=place.most,
             running=seen.running if seen else 0,
             waiting=seen.waiting if seen else 0,
+            open=open_from(self._proxies, place.port) if place.answers else 0,
             counters=seen.counters if seen else None,
             answer=watch.answer if watch else None,
             told=told,

@@ -9,7 +9,7 @@ import socket
 import socketserver
 import threading
 import time
-from typing import Callable, Dict, List, Set, Tuple
+from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 PATIENCE = 2.0  # seconds for a question
 ASKS = 3.0  # seconds without a question after which a proxy does not count: it asks twice a second
@@ -19,7 +19,7 @@ class Agent:
     """Listens on the box's own address. ``why_out`` says for BACKEND/SERVER why it is out; empty: it is not."""
 
     def __init__(self, address: str, port: int, proxies: List[str], why_out: Callable[[str], str]) -> None:
-        self._allowed = _addresses([address, *proxies])
+        self._allowed = addresses([address, *proxies])
         self._why_out = why_out
         self._told: Dict[str, Dict[str, Tuple[float, int]]] = {}
         self.refused: Set[str] = set()
@@ -76,7 +76,7 @@ class Agent:
         self._server.server_close()
 
 
-def _addresses(names: List[str]) -> Set[str]:
+def addresses(names: Sequence[str]) -> Set[str]:
     """IP addresses behind addresses and names; a name that is not known is left out."""
     found: Set[str] = set()
     for name in names:

@@ -58,7 +58,7 @@ class Liveness:
         return Verdict(ask=why)
 
     def _look_at_counters(self, now: float, engine: Engine) -> None:
-        busy = engine.running + engine.waiting > 0
+        busy = engine.running + engine.waiting + engine.open > 0
         if engine.counters is None:
             return
         if self._counters is not None and engine.counters != self._counters:
@@ -104,5 +104,5 @@ class Liveness:
     def _quiet(self, now: float, engine: Engine) -> str:
         if engine.counters is None:
             return "/metrics is silent"
-        told = "%d running, %d waiting" % (engine.running, engine.waiting)
+        told = "%d running, %d waiting, %d connections of the proxy" % (engine.running, engine.waiting, engine.open)
         return "%s and no counter has moved for %.0f s" % (told, max(0.0, now - self.proved))

@@ -40,6 +40,8 @@ class Engine(NamedTuple):
     """The share of memory that it was given, in bytes; 0: not known."""
     running: int = 0
     waiting: int = 0
+    open: int = 0
+    """Connections that the proxies have open to it: requests, whatever the engine says itself."""
     counters: Optional[Counters] = None
     """All that moves while the engine works; None: /metrics did not answer lately."""
     answer: Optional[Answer] = None

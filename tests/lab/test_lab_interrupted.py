@@ -62,8 +62,8 @@ def test_a_move_that_is_cut_at_every_step_is_finished_by_the_same_command(
             assert told["unfinished"]["who"]
         run = subject.operators.move(*command)
         if not cut(run, "begin", name):
-            # What is done on two boxes at once may be done on this one before the kill that was meant for the other; and
-            # the last kill may come after the last record.
+            # What is done on two boxes at once may be done on this one before the kill that was meant for the other;
+            # and the last kill may come after the last record.
             done = [is_step(event, "already", name) or event.get("state") == "nothing" for event in run.events]
             assert any(done), run.story()
             subject.be_in(OTHER[to], with_way_back=operation == "rollback")

@@ -451,3 +451,20 @@ def test_whatever_is_seen_the_limits_hold(looks: list[Any], restarts: int, act: 
                 assert len(recent) <= restarts, "never more often than that"
         out_before = {engine.unit for engine in seen if guard.out(engine.unit)}
         assert not (held and out_before)
+
+
+def test_a_core_that_hung_while_it_had_nothing_to_do_is_found_by_the_connections_of_the_proxy() -> None:
+    """It goes on saying that nothing runs and nothing waits: /metrics has what its last step told."""
+    from fleetctl.guard.liveness import Liveness
+
+    def asked_after(open_: int) -> float | None:
+        watched = Liveness(settings(idle=0.0))
+        for second in range(200):
+            seen = Engine(UNIT, "active", run="1", open=open_, counters=(("generation", 7.0),))
+            if watched.see(1000.0 + second, seen).ask:
+                return second
+        return None
+
+    assert asked_after(0) is None
+    found = asked_after(3)
+    assert found is not None and 30 <= found <= 45
