@@ -39,13 +39,14 @@ def up(
         emit("lab", fleet=str(lab.fleet_file), boxes=[{"name": box.name, "address": box.address} for box in made])
         return
     first = "split" if len(made) > 1 else "replicas"
+    here = "" if directory == DEFAULT_DIR else f" --dir {directory}"
     console().print(
         f"\n{len(made)} boxes are up. Next:\n"
         f"  export FLEETCTL_FLEET={lab.fleet_file}\n"
         f"  fleetctl cutover --to {first}\n"
         f"  curl http://{made[0].address}:8080/v1/models\n"
-        f"  fleetctl lab ssh {made[0].name}\n"
-        "  fleetctl lab down",
+        f"  fleetctl lab ssh{here} {made[0].name}\n"
+        f"  fleetctl lab down{here}",
         markup=False,
     )
 

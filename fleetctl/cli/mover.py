@@ -17,6 +17,7 @@ from fleetctl.cli.output import console, emit
 from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
+from fleetctl.facts.types import lead_of
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import Control
@@ -54,10 +55,12 @@ class Mover:
         self._control = Control()
         self._running = False
         self._fill = Filler()
+        self._agreed: Plan | None = None
 
     def cutover(self, layout: str, books: Books) -> None:
         """Move to a layout; a cutover to it that was cut off is finished instead."""
         wanted = wanted_release(self._subject, layout)
+        self._agree(lambda seen: plan_cutover(self._subject, wanted, seen, books), wanted)
         with self._locked(wanted) as seen:
             found = unfinished(seen.observed)
             if found is not None:
@@ -74,6 +77,7 @@ class Mover:
 
         The same operation that was cut off is finished first, if it may be; a restart is done then.
         """
+        self._agree(make)
         with self._locked() as seen:
             found = unfinished(seen.observed)
             if found is not None:
@@ -87,6 +91,8 @@ class Mover:
 
     def rollback(self, number: int | None, books: Books, *, undo: bool) -> None:
         """Go back a generation; a cutover that was cut off is undone, a rollback that was cut off is finished."""
+        if not undo:
+            self._agree(lambda seen: plan_rollback(self._subject, seen, books, number))
         with self._locked() as seen:
             found = unfinished(seen.observed)
             if found is not None:
@@ -111,11 +117,29 @@ class Mover:
             raise SpecError(
                 f"{path} is not a plan of this fleetctl", hint="make it with `fleetctl plan --out`"
             ) from error
+        self._agree(lambda seen: plan)
         with self._locked() as seen:
             refuse_unfinished(seen.observed)
             refuse_changed(self._subject, plan)
             # A move of its own, also when the same plan was carried out and undone before.
             self._execute(plan.model_copy(update={"move": new_move_name()}))
+
+    def _agree(self, make: Callable[[Look], Plan], *releases: Release) -> None:
+        """Show the plan and ask before the fleet is held: a question may be open for long, and guards would stand back.
+
+        With --yes, and where a move was cut off or somebody else holds the fleet, all of that comes later.
+        """
+        if self._yes:
+            return
+        with self._interrupts():
+            seen = self.look(*releases)
+            lock = seen.observed[lead_of(seen.observed, self._subject.fleet.proxy.lead)].lock
+            if unfinished(seen.observed) is None and (lock is None or not lock.alive):
+                plan = make(seen)
+                if not plan.nothing_to_do():
+                    self._show(plan)
+                    self._ask(f"{title(plan)}. Do it?")
+                    self._agreed = plan
 
     @contextmanager
     def _locked(self, *releases: Release) -> Iterator[Look]:
@@ -161,19 +185,24 @@ class Mover:
     def _execute(self, plan: Plan) -> Record | None:
         if plan.nothing_to_do():
             if self._json:
-                emit("move", state="nothing", to=plan.to_layout, generation=plan.generation)
+                emit(
+                    "move",
+                    state="nothing",
+                    to=plan.to_layout,
+                    generation=plan.generation,
+                    warnings=list(plan.warnings),
+                )
             else:
                 show_plan(plan, console(), diffs=False)
             return None
-        if self._json:
-            self._running = True  # Ctrl-C must not cut the line in two
-            emit("plan", plan=plan.model_dump(mode="json"))
-            self._running = False
-            if self._control.stop.is_set():
-                raise KeyboardInterrupt
-        else:
-            show_plan(plan, console(), diffs=False)
-        self._ask(f"{title(plan)}. Do it?")
+        if self._agreed is None:
+            self._show(plan)
+            self._ask(f"{title(plan)}. Do it?")
+        elif (plan.steps, plan.observed) != (self._agreed.steps, self._agreed.observed):
+            raise RefusedError(
+                "the fleet changed while the question was open; nothing was changed",
+                hint="run the command again and look at the new plan",
+            )
         from fleetctl.run.carry import carry_out  # not before there is something to do: it brings all the steps in
 
         with self._view(plan) as listen:
@@ -188,6 +217,16 @@ class Mover:
             )
         self._report(plan, end)
         return end
+
+    def _show(self, plan: Plan) -> None:
+        if not self._json:
+            show_plan(plan, console(), diffs=False)
+            return
+        self._running = True  # Ctrl-C must not cut the line in two
+        emit("plan", plan=plan.model_dump(mode="json"))
+        self._running = False
+        if self._control.stop.is_set():
+            raise KeyboardInterrupt
 
     def _ask(self, question: str) -> None:
         if not self._yes and not confirm(question):

@@ -12,6 +12,8 @@ from fleetctl.spec.units import seconds
 
 def title(plan: Plan) -> str:
     """One line that says what the plan does."""
+    if plan.operation in ("drain", "undrain", "restart"):
+        return f"{plan.operation} in {plan.fleet}, layout {plan.to_layout}"
     origin = plan.from_layout or "nothing of fleetctl"
     goal = plan.to_layout or "nothing of fleetctl"
     number = f", generation {plan.generation}" if plan.generation is not None else ""
@@ -23,6 +25,7 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
     out.print(f"[bold]{escape(title(plan))}[/]")
     if plan.nothing_to_do():
         out.print(f"nothing to do: {plan.to_layout} is in place on {', '.join(plan.boxes)}")
+        _show_warnings(plan, out)
         return
     for stage in plan.stages:
         steps = list(plan.stage_steps(stage.name))
@@ -47,9 +50,13 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
             out.print(f"  {change.change:<8} {change.box}:{escape(change.path)}")
             if diffs and change.diff and change.change == "changed":
                 out.print(Syntax(change.diff, "diff", theme="ansi_dark", background_color="default", word_wrap=True))
+    _show_warnings(plan, out)
+    told = "not known" if plan.gap.expected is None else seconds(plan.gap.expected)
+    out.print(f"\n[bold cyan]gap[/]  {told}: {escape(plan.gap.why)}")
+
+
+def _show_warnings(plan: Plan, out: Console) -> None:
     if plan.warnings:
         out.print("\n[bold yellow]to know before[/]")
         for warning in plan.warnings:
             out.print(f"  {escape(warning)}")
-    told = "not known" if plan.gap.expected is None else seconds(plan.gap.expected)
-    out.print(f"\n[bold cyan]gap[/]  {told}: {escape(plan.gap.why)}")

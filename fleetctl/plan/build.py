@@ -192,7 +192,7 @@ def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
     difference = move.difference
     stopping = any(box.stop for box in difference.boxes.values())
     if not difference.start and stopping and not difference.prove:
-        return Gap(expected=None, why="no engine of fleetctl runs afterwards, and the proxy goes if it does")
+        return Gap(expected=None, why="for good: NOTHING of fleetctl serves afterwards, neither engines nor its proxy")
     if not difference.start:
         return Gap(expected=0.0, why=why_held or "no engine stops")
     if move.beside:

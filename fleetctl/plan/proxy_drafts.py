@@ -112,7 +112,7 @@ def settle_proxy(move: Move) -> Iterable[Draft]:
             yield Draft(
                 name,
                 f"proxy@{name}",
-                f"the proxy comes back with {move.target.layout} after a reboot",
+                f"the proxy on {name} comes back with {move.target.layout} after a reboot",
                 frozenset({name}),
                 {
                     "generation": move.generation,

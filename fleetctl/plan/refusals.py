@@ -163,7 +163,21 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
         told = ", ".join(f"{box} {facts.generation}" for box, facts in observed.items())
         found.append(f"the boxes are not in the same generation ({told}); the move brings them together")
     found += [*_new_place(source, target), *_leaving(target), *_not_served(source, target)]
+    found += [f"no box has a unit {unit}, which superseded: names" for unit in _unknown_superseded(target, observed)]
     return found + list(who_is_shut_out(source, target))
+
+
+def _unknown_superseded(target: Release, observed: Observed) -> list[str]:
+    """Superseded units that systemd knows on none of their boxes: misspelled, or long gone."""
+
+    def unknown(unit: str) -> bool:
+        boxes = [observed[box] for box, names in target.superseded.items() if unit in names]
+        states = [facts.units.get(unit) for facts in boxes]
+        return all(state is not None and state.load == "not-found" for state in states) and not any(
+            unit in facts.superseded for facts in boxes
+        )
+
+    return sorted({unit for units in target.superseded.values() for unit in units if unknown(unit)})
 
 
 def _leaving(target: Release) -> list[str]:

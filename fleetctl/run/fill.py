@@ -21,6 +21,8 @@ class Filler:
     def __call__(self, file: File) -> str:
         """The content of a file with its secrets in it. Raises SpecError when one is not to be had."""
 
+        words: dict[str, str] = {}
+
         def put(match: re.Match[str]) -> str:
             if match[1] not in file.secrets:
                 return match[0]  # no placeholder, but text that looks like one
@@ -32,14 +34,28 @@ class Filler:
                 value = self._read[key]
             if "\n" in value:
                 raise SpecError(f"the secret in {secret.where()} has a line break in it and cannot go into {file.path}")
-            if file.quoting == "word" and (not value or value.startswith("#") or any(c.isspace() for c in value)):
-                raise SpecError(
-                    f"the secret in {secret.where()} cannot be a key: "
-                    "it is empty, has white space in it, or begins with #"
-                )
+            if file.quoting == "word":
+                _refuse_as_key(value, secret.where())
+                other = words.setdefault(value, match[1])
+                if other != match[1]:
+                    raise SpecError(f"the keys {other} and {match[1]} have the same value: give each its own")
             return _as_environment_value(value) if file.quoting == "environment" else value
 
         return _PLACE.sub(put, file.content)
+
+
+def _refuse_as_key(value: str, where: str) -> None:
+    wrong = (
+        "is empty"
+        if not value
+        else "begins with #"
+        if value.startswith("#")
+        else "has white space in it"
+        if any(character.isspace() for character in value)
+        else ""
+    )
+    if wrong:
+        raise SpecError(f"the secret in {where} cannot be a key: it {wrong}")
 
 
 def _as_environment_value(value: str) -> str:

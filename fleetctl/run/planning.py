@@ -223,7 +223,7 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     if number is not None:
         kept = subject.boxes[lead].call("generation_read", number=number)
         if kept is None:
-            have = ", ".join(str(n) for n in observed[lead].generations)
+            have = ", ".join(f"{n} ({(meta or {}).get('layout')})" for n, meta in observed[lead].generations.items())
             raise RefusedError(f"{lead} does not keep a generation {number}", hint=f"it has {have}")
         target = Release.model_validate(kept["release"])
         previous = kept["meta"].get("previous")

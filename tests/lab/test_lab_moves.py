@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -318,3 +320,26 @@ def test_people_get_the_same_move_as_text(moving: Moving) -> None:
     assert done.returncode == 0, done
     assert "done: the fleet is in split" in done.stdout
     assert "s without an engine; requests waited in the proxy meanwhile" in done.stdout
+
+
+def test_a_question_that_is_open_holds_nobody_up_and_what_changed_meanwhile_is_not_overrun(moving: Moving) -> None:
+    moving.be_in("replicas")
+    argv = [FLEETCTL, "cutover", "--to", "split", "-f", str(moving.file())]
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "80"})
+    os.close(theirs)
+    shown = b""
+    while b"Do it? [y/N]" not in shown:
+        shown += os.read(ours, 65536)
+    # Somebody else works meanwhile.
+    assert moving.run("drain", "box2", "--yes").rc == 0
+    os.write(ours, b"y\n")
+    try:
+        while piece := os.read(ours, 65536):
+            shown += piece
+    except OSError:
+        pass  # the terminal is closed: the command has ended
+    assert asked.wait(PATIENCE) == 5
+    assert b"the fleet changed while the question was open" in shown
+    assert moving.run("undrain", "box2", "--yes").rc == 0
+    assert moving.status()["exit"] == 0

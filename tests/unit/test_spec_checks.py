@@ -147,6 +147,9 @@ BROKEN = [
     (*after(PROXY, f"superseded: [{'a' * 300}.service]\n"), "superseded[0]", "at most 255"),
     (*after(PROXY, "gates: {completion: {within: 0}}\n"), "gates.completion.within", "no time to answer"),
     (*after(PROXY, "gates: {completion: {prompt: ' '}}\n"), "gates.completion.prompt", "asks nothing"),
+    # guard and keys
+    (*after(PROXY, "guard:\n"), "guard", "write guard: {} for a guard"),
+    (PROXY, PROXY + "  api_keys: {}\n", "proxy.api_keys", "would let everybody call"),
     # firewall
     (*after(PROXY, "firewall:\n"), "firewall", "write firewall: {} to close"),
     (*after(PROXY, "firewall: []\n"), "firewall", "this is a list; write {allow: …}"),

@@ -12,6 +12,13 @@ _SHORTEST = {"silent": 5.0, "answer_within": 5.0}
 _SMALLEST = 64 * 2**20
 
 
+def section(view: View) -> Iterator[Problem]:
+    """``guard`` is a mapping; with nothing in it, ``{}``, there is a guard with the settings that fit most boxes."""
+    if "guard" in view.mapping() and view.get("guard") is None:
+        message = "this is empty; write guard: {} for a guard on every box with an engine, or take it out"
+        yield view.problem(("guard",), message, key=True)
+
+
 def marks(view: View) -> Iterator[Problem]:
     """The guard acts while something is left: ``memory_low`` is at least 64MiB and at most half of every reserve."""
     low = view.size("guard", "memory_low")
@@ -71,4 +78,4 @@ def protected(view: View) -> Iterator[Problem]:
                 yield view.problem((*path, "memory"), message)
 
 
-CHECKS = (marks, times, protected)
+CHECKS = (section, marks, times, protected)

@@ -167,6 +167,14 @@ def certificate(view: View) -> Iterator[Problem]:
         yield view.problem(where, message)
 
 
+def keys(view: View) -> Iterator[Problem]:
+    """``api_keys`` names at least one key; without the key itself everybody may call."""
+    given = view.get("proxy", "api_keys")
+    if "api_keys" in view.mapping("proxy") and not given:
+        message = "no key is named, which would let everybody call; name one, or take api_keys out if that is meant"
+        yield view.problem(("proxy", "api_keys"), message, key=True)
+
+
 def gate_times(view: View) -> Iterator[Problem]:
     """A gate has time to answer, and a prompt to answer."""
     if view.duration("gates", "completion", "within") == 0:
@@ -176,4 +184,4 @@ def gate_times(view: View) -> Iterator[Problem]:
         yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")
 
 
-CHECKS = (box, kind, floating, address, times, health_checks, limits, certificate, gate_times)
+CHECKS = (box, kind, floating, address, times, health_checks, limits, certificate, keys, gate_times)
