@@ -77,6 +77,7 @@ class Plan(Value):
     diffs: tuple[FileDiff, ...] = ()
     budgets: tuple[Budget, ...] = ()
     sizings: tuple[Sizing, ...] = ()
+    others: dict[str, str] = Field({}, description="box → what services there that are no engines take at their worst")
     gap: Gap
     warnings: tuple[str, ...] = ()
     questions: dict[str, dict[str, Any]] = Field({}, description="box → what was asked for the facts")
