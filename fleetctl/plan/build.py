@@ -98,7 +98,10 @@ def build_plan(
 
 def _doubts(sizings: tuple[Sizing, ...]) -> list[str]:
     return [
-        f"{one.engine} may not start: with the most overhead that is likely its cache is too small for one request"
+        f"{one.engine} may take more than its share: with the most overhead that is likely weights and "
+        "kv_cache_memory: do not fit it"
+        if one.exact
+        else f"{one.engine} may not start: with the most overhead that is likely its cache is too small for one request"
         for one in sizings
         if one.in_doubt
     ]

@@ -19,6 +19,7 @@ from fleetctl.plan.difference import (
 from fleetctl.plan.draft import Draft, Move, known_there, of_engine, on_box, proxies_of, proxy_draft
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
+from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.names import GUARD_UNIT, PROXY_STATES
 from fleetctl.render.release import Engine
@@ -388,6 +389,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "stop_engine": _stop_engine,
     "await_room": _await_room,
     "await_free": _await_free,
+    "drop_page_cache": drop_page_cache,
     "install_files": _install_files,
     "start_engine": _start_engine,
     "restore_superseded": _restore_superseded,

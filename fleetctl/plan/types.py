@@ -54,6 +54,7 @@ class Sizing(Value):
     lines: tuple[str, ...]
     tokens: int | None = Field(None, description="tokens of cache; None: not known")
     in_doubt: bool = Field(False, description="with the most overhead that is likely it does not start")
+    exact: bool = Field(False, description="the cache is given in bytes: in doubt is whether the share holds it")
 
 
 class Plan(Value):

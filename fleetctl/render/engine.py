@@ -164,6 +164,7 @@ def _arguments(fleet: Fleet, place: Place) -> list[str]:
         port=place.port,
         concurrency=concurrency(fleet, place.layout, place.model, place.boxes[0] if split else place.box),
         gpu_memory_utilization=place.share,
+        kv_cache_memory=per_box.kv_cache_memory,
         extra=(model.arguments, placement.arguments, per_box.arguments),
         split=split,
     )

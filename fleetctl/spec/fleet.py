@@ -59,6 +59,11 @@ class Box(Part):
     )
     memory: Size = Field(description="memory of the box (of the GPU, where it has its own)")
     reserve: Size = Field(description="memory kept for everything that is not the engine")
+    page_cache: Literal["keep", "drop"] = Field(
+        default="keep",
+        description="drop: before an engine starts the page cache is dropped, if less memory is free than it asks for; for "
+        "boxes whose GPU shares the memory",
+    )
     ssh: Ssh = Field(default=Ssh(), description="how fleetctl logs in")
 
 
@@ -114,6 +119,11 @@ class PerBox(Part):
     gpu_memory_utilization: Share | None = Field(
         default=None,
         description="share of the box's memory for this engine; default: (memory - reserve) / memory",
+    )
+    kv_cache_memory: Size | None = Field(
+        default=None,
+        description="exactly so much for this engine's cache on this box (--kv-cache-memory-bytes, vLLM 0.11 and "
+        "later); default: what the share leaves",
     )
     arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine on this box")
     environment: dict[str, str] = Field(default={}, description="environment of the engine on this box")
