@@ -198,7 +198,7 @@ def _under_rank(fleet: Fleet, place: Place, launch: Launch) -> tuple[str, ...]:
     """The engine's command line under rank.py, which makes the ranks one thing."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
     shared = {
-        "model": model.model_dump(mode="json", exclude={"weights_size", "load_limit", "stop_limit"}),
+        "model": model.model_dump(mode="json", exclude={"weights_size", "measured", "load_limit", "stop_limit"}),
         "placement": placement.model_dump(mode="json", exclude={"split", "concurrency"}),
         "boxes": place.boxes,
     }

@@ -75,6 +75,21 @@ def test_what_cannot_hold_one_request_is_refused_with_the_sum() -> None:
     assert refusal.value.hint is not None and "kv_cache_dtype" in refusal.value.hint
 
 
+def test_what_was_measured_on_the_box_takes_the_place_of_what_is_computed() -> None:
+    figures = {"weights": "16GiB", "overhead": "4GiB", "at": "2026-11-30"}
+    calibrated = model(measured={"a": figures})
+    found = told(calibrated)
+    assert found.tokens is not None and found.tokens * PER_TOKEN == pytest.approx(12 * GIB, rel=0.001)
+    assert found.low == found.high == found.tokens and "measured there on 2026-11-30" in found.lines[0]
+    elsewhere = told(model(measured={"b": figures}))
+    assert elsewhere == told(model())
+    # Another division, or other batches, need another measurement.
+    assert told(calibrated, {"split": ["a", "b"]}) == told(model(), {"split": ["a", "b"]})
+    assert told(calibrated, max_num_batched_tokens="2048") == told(model(), max_num_batched_tokens="2048")
+    half = model(measured={"a": {**figures, "weights": "8GiB", "ranks": 2}})
+    assert "weights 8.0 GiB" in told(half, {"split": ["a", "b"]}).lines[0]
+
+
 def test_a_cache_that_is_given_in_bytes_is_that_many_tokens_whatever_the_share_leaves() -> None:
     place = {"copies": {"a": {"kv_cache_memory": "4GiB"}}}
     found = told(model(), place)
