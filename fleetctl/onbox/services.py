@@ -1,7 +1,8 @@
 """What the services of this box take of its memory: from control groups (v1 and v2), or else process by process.
 
 A service's use is what cannot be taken back from it: the page cache that the kernel charges to it does not count.
-Engines of fleetctl are no services here: a group with a process that carries FLEETCTL_ENGINE is left out.
+Engines of fleetctl are no services here: their units are left out, and every group with a process that carries
+FLEETCTL_ENGINE (a container of Docker's has a group of its own).
 
 The guard lands on a box with this module too: it imports nothing but the standard library.
 """
@@ -16,6 +17,12 @@ FOREIGN_ENGINE = re.compile(r"\bvllm\b|\bsglang\b|llama-server|VLLM::")
 DOCKER = "var/lib/docker/containers/%s/config.v2.json"
 PODMAN = "var/lib/containers/storage/overlay-containers/containers.json"
 CONTAINER = re.compile(r"(?:docker-|libpod-|crio-|cri-containerd-)?([0-9a-f]{64})(?:\.scope)?")
+OUR_SERVICES = (
+    "fleetctl-proxy.service",
+    "fleetctl-guard.service",
+    "fleetctl-vrrp.service",
+    "fleetctl-firewall.service",
+)
 AS_ONE = ("user.slice", "init.scope")
 SAMPLED_PROCESSES = 8  # of a group, to tell an engine from a service
 
@@ -34,7 +41,7 @@ class Services:
 
     def __init__(self, system: str = SYSTEM) -> None:
         self._system = system
-        self._known: Dict[Tuple[str, int], Tuple[str, str]] = {}
+        self._known: Dict[Tuple[str, int], Tuple[str, str]] = {}  # group → its name and kind
 
     def look(self) -> Dict[str, Use]:
         """Service → its use. Never raises: what cannot be read is not there."""
@@ -59,9 +66,13 @@ class Services:
             except (OSError, ValueError, KeyError):
                 continue  # it has ended
             seen.add(key)
-            if key not in self._known or self._known[key][1] == "":
-                self._known[key] = (self._name(path), self._kind(path))
-            name, kind = self._known[key]
+            name, kind = self._known.get(key, ("", ""))
+            if kind not in (
+                "ours",
+                "foreign",
+            ):  # a process that has only just been forked does not show what it will be
+                name, kind = name or self._name(path), self._kind(path)
+                self._known[key] = (name, kind)
             if kind != "ours":
                 yield name, Use(now, _peak(path, version), kind == "foreign")
         self._known = {key: value for key, value in self._known.items() if key in seen}
@@ -88,10 +99,11 @@ class Services:
         return "container " + identity[:12]
 
     def _kind(self, path: str) -> str:
-        """Of a group: ``ours`` for an engine of fleetctl, ``foreign`` for another, ``service``; "": it is empty yet."""
-        pids = _pids(path)
-        kinds = [_kind_of(self._system, pid) for pid in pids]
-        return next((kind for kind in ("ours", "foreign", "service") if kind in kinds), "")
+        """Of a group: ``ours`` for an engine of fleetctl, ``foreign`` for another, ``service`` for all else."""
+        if _is_engine(os.path.basename(path)):
+            return "ours"
+        kinds = [_kind_of(self._system, pid) for pid in _pids(path)]
+        return next((kind for kind in ("ours", "foreign") if kind in kinds), "service")
 
     def _of_processes(self) -> Iterator[Tuple[str, Use]]:
         """Without control groups for memory: what is no file in each process. Shared memory counts once a service."""
@@ -114,7 +126,7 @@ class Services:
             private[unit] = private.get(unit, 0) + anonymous
             shared[unit] = max(shared.get(unit, 0), shmem)
         for unit in private:
-            if "ours" not in kinds[unit]:
+            if "ours" not in kinds[unit] and not _is_engine(unit):
                 yield unit, Use(private[unit] + shared[unit], None, "foreign" in kinds[unit])
 
 
@@ -204,6 +216,10 @@ def _kind_of(system: str, pid: str) -> str:
         return "service"
     programs = b" ".join(os.path.basename(word) for word in words).decode("utf-8", "replace")
     return "foreign" if FOREIGN_ENGINE.search(programs) else "service"
+
+
+def _is_engine(unit: str) -> bool:
+    return unit.startswith("fleetctl-") and unit not in OUR_SERVICES
 
 
 def _unit(system: str, pid: str) -> str:

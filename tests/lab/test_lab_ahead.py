@@ -109,6 +109,6 @@ def test_what_a_running_engine_measured_is_written_into_the_file_and_the_next_pl
     assert moving.run("apply", "--yes", text=after).nothing, "no engine starts again for that"
     moving.cutover("split", text=text)
     plan = moving.run("plan", "--to", "replicas", text=after)
-    sums = {one["engine"]: one["lines"][0] for one in next(e for e in plan.events if e["type"] == "plan")["sizings"]}
+    sums = {one["engine"]: one["lines"][0] for one in plan.plan["sizings"]}
     assert "1.0 GiB - engine and activations 0.5 GiB = 1.5 GiB" in sums["replicas/standin@box2"]
     assert "measured there on" in sums["replicas/standin@box2"] and "measured" not in sums["replicas/standin@box1"]

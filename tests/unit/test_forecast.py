@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleetctl.capacity.forecast import Files, Forecast, forecast
 from fleetctl.checkpoint.sent import Sent
@@ -108,6 +111,16 @@ def test_a_cache_that_does_not_fit_the_share_is_refused_and_one_that_may_not_is_
     left = told(model()).tokens or 0
     close = told(model(), {"copies": {"a": {"kv_cache_memory": left * PER_TOKEN}}})
     assert close.in_doubt and not close.cannot_start and close.exact
+
+
+@given(share=st.floats(0.02, 1.0), cache=st.none() | st.integers(2**20, 70 * GIB))
+def test_weights_and_cache_of_a_forecast_without_a_doubt_fit_the_share(share: float, cache: int | None) -> None:
+    seat = {} if cache is None else {"kv_cache_memory": cache}
+    found = told(model(), {"copies": {"a": seat}}, share)
+    if found.cannot_start or found.in_doubt:
+        return
+    assert found.tokens is not None
+    assert 15 * GIB + max(found.tokens * PER_TOKEN, cache or 0) <= math.ceil(share * 64 * GIB)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_a_service_takes_what_is_charged_to_it_without_the_page_cache(tmp_path: 
 def test_engines_of_fleetctl_are_no_services_and_others_are_told_apart(tmp_path: Path) -> None:
     tree = Tree(tmp_path, 2)
     tree.group("system.slice/fleetctl-replicas-qwen.service", 900 * MIB, 0, "vllm serve", "A=1\0FLEETCTL_ENGINE=x")
+    tree.group("system.slice/fleetctl-split-qwen.service", 900 * MIB, 0, "title that hides the environment")
     tree.group(f"system.slice/docker-{CONTAINER}.scope", 900 * MIB, 0, "docker-init", "FLEETCTL_ENGINE=x")
     tree.group("system.slice/old.service", 300 * MIB, 0, "/opt/vllm/bin/python /opt/vllm/bin/vllm serve")
     tree.group("system.slice/fleetctl-proxy.service", 40 * MIB, 0, "haproxy")
