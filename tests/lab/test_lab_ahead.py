@@ -10,6 +10,7 @@ from typing import Any
 from moving import BOXES, Moving
 
 FOLDER = "/models/tiny"
+DROP = {"page_cache": "drop"}
 SIZE = 24 * 1024 * 1024
 CONFIG = {
     "model_type": "llama",
@@ -107,7 +108,10 @@ def test_what_a_running_engine_measured_is_written_into_the_file_and_the_next_pl
     after = Path(told["file"]).read_text()
     assert "measured" not in text and after.count("measured: {box2: {weights: 1024MiB, overhead: 512MiB") == 1
     assert moving.run("apply", "--yes", text=after).nothing, "no engine starts again for that"
-    moving.cutover("split", text=text)
+    away = moving.cutover("split", text=moving.changed(lambda d: (with_folder(d), d["boxes"]["box2"].update(DROP))))
+    order = away.steps()
+    assert order.index("switch.await_free.box2") < order.index("switch.drop_page_cache.box2")
+    assert "switch.drop_page_cache.box1" not in order
     plan = moving.run("plan", "--to", "replicas", text=after)
     sums = {one["engine"]: one["lines"][0] for one in plan.plan["sizings"]}
     assert "1.0 GiB - engine and activations 0.5 GiB = 1.5 GiB" in sums["replicas/standin@box2"]
