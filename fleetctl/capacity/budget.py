@@ -25,6 +25,8 @@ class Demand:
     """Boxes over which the weights are divided evenly."""
     fixed: float | None = None
     """gpu_memory_utilization that the file asks for on this box."""
+    cache: int | None = None
+    """Bytes that the file gives to its cache here, whatever the share leaves."""
 
     @property
     def here(self) -> int | None:
@@ -56,7 +58,8 @@ def demands_on(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
             size = fleet.models[name].weights_size
             weights = size if size is not None else measured.get(name)
             ranks = 1 if placement.split is None else len(placement.split)
-            demands.append(Demand(name, weights, ranks, placement.boxes[box].gpu_memory_utilization))
+            seat = placement.boxes[box]
+            demands.append(Demand(name, weights, ranks, seat.gpu_memory_utilization, seat.kv_cache_memory))
     return demands
 
 
@@ -88,22 +91,23 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
     for demand in demands:
         room = int(parts[demand.model] * memory / 100)
         lines.append(_line(demand, parts[demand.model], room))
-        if demand.here is not None and demand.here > room:
-            missing[demand.model] = demand.here - room
+        known = (demand.here or 0) + (demand.cache or 0)
+        if known > room:
+            missing[demand.model] = known - room
     if missing:
         short = ", ".join(f"{model} does not fit, {gib(size)} missing" for model, size in missing.items())
         raise RefusedError(
             f"{where}: {short}: {'; '.join(lines)}",
-            hint=f"lower reserve: of {box}, split the model over more boxes, or use a smaller build of it",
+            hint=_hint(box, demands),
         )
     held = [demand.here for demand in demands]
-    known = [size for size in held if size is not None]
+    weighed = [size for size in held if size is not None]
     return BoxBudget(
         box=box,
         memory=memory,
         reserve=reserve,
         share=hundredths / 100,
-        weights=sum(known) if len(known) == len(held) else None,
+        weights=sum(weighed) if len(weighed) == len(held) else None,
         shares={model: part / 100 for model, part in parts.items()},
         lines=tuple(lines),
     )
@@ -147,14 +151,22 @@ def _free_parts(demands: Sequence[Demand], rest: int, memory: int) -> dict[str, 
     return {demand.model: part for demand, part in zip(demands, parts, strict=True)}
 
 
+def _hint(box: str, demands: Sequence[Demand]) -> str:
+    cache = "lower kv_cache_memory:, " if any(demand.cache is not None for demand in demands) else ""
+    return f"{cache}lower reserve: of {box}, split the model over more boxes, or use a smaller build of it"
+
+
 def _line(demand: Demand, part: float, room: int) -> str:
     """The sum of one engine; ``room`` is its part of the memory in bytes."""
     start = f"{demand.model}: {part / 100:.2f} of memory = {gib(room)}"
+    cache = "" if demand.cache is None else f", {gib(demand.cache)} for its cache (kv_cache_memory)"
+    start += cache
     if demand.here is None:
         return f"{start}; weights not known (weights_size: of the model is not set, nothing was measured)"
     held = f"weights {gib(demand.weights or 0)}"
     if demand.ranks > 1:
         held += f" / {demand.ranks} boxes = {gib(demand.here)}"
-    left = room - demand.here
-    rest = f"{gib(left)} left for the KV cache and the engine itself" if left >= 0 else f"{gib(-left)} missing"
+    left = room - demand.here - (demand.cache or 0)
+    use = "the engine itself" if cache else "the KV cache and the engine itself"
+    rest = f"{gib(left)} left for {use}" if left >= 0 else f"{gib(-left)} missing"
     return f"{start}, {held}: {rest}"

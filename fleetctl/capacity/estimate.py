@@ -112,11 +112,13 @@ def estimate(
     *,
     overhead: Overhead | None = None,
     lora: Lora | None = None,
+    cache: int | None = None,
 ) -> Estimate:
     """Sum up one division. ``weights`` as weighed from the files, or bytes of the whole model as measured.
 
-    ``overhead`` replaces the documented model, where an engine's log gave it. Raises SpecError where vLLM would refuse
-    the division.
+    ``overhead`` replaces the documented model, where an engine's log gave it. With ``cache`` bytes of
+    --kv-cache-memory-bytes the cache is that on each rank, whatever the share leaves, and an outcome starts only where
+    the share holds all of it. Raises SpecError where vLLM would refuse the division.
     """
     lora = lora or Lora()
     overhead = overhead or model_overhead(shape, launch)
@@ -126,7 +128,11 @@ def estimate(
 
     def result(paged: Paging, beyond: int) -> Outcome:
         available = [room.requested - held - beyond - adapters for held in stages]
-        return Outcome(min(available), paged.tokens(available), paged.concurrency(available), paged.starts(available))
+        fits = cache is None or min(available) >= cache
+        if cache is not None:
+            available = [cache] * len(available)
+        starts = fits and paged.starts(available)
+        return Outcome(min(available), paged.tokens(available), paged.concurrency(available), starts)
 
     low, high = paging, None if shape.unknown else paging
     if shape.unknown:

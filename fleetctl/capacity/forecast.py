@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleetctl.capacity.attention import Launch
+from fleetctl.capacity.calibration import BATCHED_TOKENS, of_box
 from fleetctl.capacity.config import quant_method, read_shape
 from fleetctl.capacity.estimate import Estimate, Room, estimate
 from fleetctl.capacity.headers import Tensor
@@ -41,26 +42,34 @@ class Forecast:
     """Not even with the least that is likely to be needed beyond weights and cache."""
     in_doubt: bool = False
     """Perhaps not: with the most that is likely to be needed it does not start."""
+    exact: bool = False
+    """The cache is given in bytes (kv_cache_memory): what is said of starting is said of staying within the share."""
 
 
 def forecast(
-    model: Model, placement: Placement, memory: int, share: float, files: Files, arguments: Mapping[str, str]
+    model: Model, placement: Placement, box: str, memory: int, share: float, files: Files, arguments: Mapping[str, str]
 ) -> Forecast:
-    """The sum of an engine with ``share`` (gpu_memory_utilization) of a box's ``memory`` in bytes.
+    """The sum of an engine with ``share`` (gpu_memory_utilization) of the ``memory`` in bytes of a ``box``.
 
-    ``arguments`` are flags of its command line and their values (True flags have ""). Never raises: what is not known
-    is said in the lines.
+    The box is the one of the rank that decides: its settings and what was measured there count. ``arguments`` are flags
+    of its command line and their values (True flags have ""). Never raises: what is not known is said in the lines.
     """
     if _ON_CPU in {**model.environment, **placement.environment}:
         return Forecast((f"the cache is what {_ON_CPU} says",))
     try:
         shape = read_shape(files.config, files.where)
         launch = _launch(model, placement, arguments)
+        cache = _number(arguments.get("--kv-cache-memory-bytes"), 15) or placement.boxes[box].kv_cache_memory
+        room, calibrated = Room(memory, share), of_box(model, box, launch)
+        if calibrated is not None:
+            held, overhead, at = calibrated
+            found = estimate(shape, launch, room, held * launch.ranks, overhead=overhead, cache=cache)
+            return _told(found, model.context, cache, at)
         known = model.weights_size if not files.tensors else None
         if not files.tensors and known is None:
             return Forecast((f"{files.where}: no safetensors files, so the cache is not known",))
         weights = known if known is not None else weigh(files.tensors, shape, launch, quant_method(files.config))
-        return _told(estimate(shape, launch, Room(memory, share), weights), model.context)
+        return _told(estimate(shape, launch, room, weights, cache=cache), model.context, cache)
     except SpecError as error:
         return Forecast((f"the cache is not known: {error.message}",))
 
@@ -79,18 +88,25 @@ def _launch(model: Model, placement: Placement, arguments: Mapping[str, str]) ->
         state=arguments.get("--mamba-ssm-cache-dtype") or "auto",
         spec_tokens=drafts,
         prefix_caching=arguments.get("--enable-prefix-caching") != "no",
-        batched_tokens=_number(arguments.get("--max-num-batched-tokens")) or 8192,
+        batched_tokens=_number(arguments.get("--max-num-batched-tokens")) or BATCHED_TOKENS,
         block=block,
     )
 
 
-def _number(word: str | None) -> int | None:
-    return int(word) if word is not None and word.isdecimal() and len(word) < 10 else None
+def _number(word: str | None, digits: int = 9) -> int | None:
+    return int(word) if word is not None and word.isdecimal() and len(word) <= digits else None
 
 
-def _told(found: Estimate, context: int) -> Forecast:
+def _told(found: Estimate, context: int, cache: int | None, at: str = "") -> Forecast:
     parts = [f"{line.what} {gib(abs(line.size))}{' (estimate)' if line.estimate else ''}" for line in found.lines[2:]]
-    sums = f"{gib(found.room.requested)} - {' - '.join(parts)} = {gib(found.outcome.available)} for the cache"
+    held = found.weights + sum(-line.size for line in found.lines[3:])
+    left = found.room.requested - held
+    sums = f"{gib(found.room.requested)} - {' - '.join(parts)} = {gib(left)} for the cache"
+    if at:
+        sums += f" (weights and engine measured there on {at})"
+    if cache is not None:
+        more = f"{gib(cache - left)} more than that" if cache > left else f"{gib(left - cache)} stay free"
+        sums += f"; it gets {gib(cache)} (kv_cache_memory): {more}"
     low, high = found.low.tokens, found.high.tokens if found.high else None
     lines = [sums]
     if found.exact:
@@ -109,4 +125,5 @@ def _told(found: Estimate, context: int) -> Forecast:
         high=high,
         cannot_start=found.high is not None and not found.high.starts,
         in_doubt=not found.low.starts,
+        exact=cache is not None,
     )

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from fleetctl.cli.options import Debug, Json
+from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Yes
 
 _USUAL_CONTEXT = 32_768
 """Tokens, where neither the command nor the model says."""
 
 
+class ModelOrCommand(TyperGroup):
+    """``capacity MODEL`` is short for ``capacity model MODEL``: what is no command is a model."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args and args[0] in self.commands else ["model", *args])
+
+
+app = typer.Typer(cls=ModelOrCommand, help="What a model takes of a box's memory, and what engines measured of it.")
+
+
+@app.command("model")
 def capacity(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a config.json, or an id of the hub.")],
     box_memory: Annotated[
@@ -41,7 +53,10 @@ def capacity(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say what a model takes of a box's memory, how many tokens of cache are left, and how many boxes to run it on."""
+    """Say what a model takes of a box's memory, how many tokens of cache are left, and how many boxes to run it on.
+
+    The word `model` may be left out. `fleetctl capacity calibrate BOX` takes figures from an engine that runs.
+    """
     from fleetctl.capacity.attention import Launch
     from fleetctl.capacity.config import quant_method, read_shape
     from fleetctl.capacity.estimate import Lora, Room
@@ -106,3 +121,44 @@ def _size(option: str, text: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise SpecError(f"{option} {text}: {error}") from None
+
+
+@app.command()
+def calibrate(
+    box: Annotated[str, typer.Argument(metavar="BOX", help="A box on which an engine of the model runs.")],
+    model: Annotated[str | None, typer.Option("--model", help="Which one, where several run there.")] = None,
+    fleet: FleetFile = DEFAULT_FLEET,
+    yes: Yes = False,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+    debug: Debug = False,
+) -> None:
+    """Put what a running engine logged of its memory into fleet.yaml, for later plans. No box is changed."""
+    from fleetctl.cli.ask import confirm
+    from fleetctl.cli.output import console, emit
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.cli.show_tune import difference, show_difference
+    from fleetctl.errors import RefusedError
+    from fleetctl.run.calibrate import calibrate as measured
+    from fleetctl.spec.edit import save, with_measured
+
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, partly=True) as subject:
+        found = measured(subject, box, model)
+    after = with_measured(subject.text, found.model, box, found.figures, str(fleet))
+    diff = difference(str(fleet), subject.text, after, "measured")
+    if not json:
+        for line in found.lines:
+            console().print(line, markup=False)
+        show_difference(diff, console())
+    if not diff:
+        told = f"{fleet} has it already."
+    else:
+        if not yes and not confirm(f"Write this into {fleet}?"):
+            raise RefusedError("not done; nothing was changed")
+        save(fleet, subject.text, after)
+        told = f"{fleet} is written. Plans use it from now on; no engine has to start again for that."
+    if json:
+        emit("calibrated", file=str(fleet), model=found.model, box=box, diff=diff, **found.measured.model_dump())
+    else:
+        console().print(told, markup=False)

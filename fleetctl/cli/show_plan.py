@@ -40,6 +40,8 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
             out.print(f"  {escape(budget.box)}")
             for line in budget.lines:
                 out.print(f"    {escape(line)}")
+            if budget.box in plan.others:
+                out.print(f"    {escape(plan.others[budget.box])}")
         for sizing in plan.sizings:
             out.print(f"  {escape(sizing.engine)}")
             for line in sizing.lines:

@@ -83,10 +83,10 @@ def _why(advice: Advice) -> Text:
     return Text(advice.why).append(f"\n{advice.outage}", style="dim")
 
 
-def difference(name: str, before: str, after: str) -> str:
+def difference(name: str, before: str, after: str, what: str = "advised") -> str:
     """The unified diff of a file."""
     was, will = ([*_ended(text)] for text in (before, after))
-    return "".join(difflib.unified_diff(was, will, name, f"{name} (advised)"))
+    return "".join(difflib.unified_diff(was, will, name, f"{name} ({what})"))
 
 
 def _ended(text: str) -> Iterator[str]:

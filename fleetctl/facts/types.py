@@ -117,6 +117,23 @@ class FirewallFacts(Seen):
     refused: tuple[str, ...] = ()
 
 
+class Others(Seen):
+    """What everything but the engines took of the memory at its worst, in bytes.
+
+    ``together`` is the most at one time, ``total`` the sum of the worst of each (of ``services`` the largest are here).
+    ``measured`` are the seconds that a guard has looked, since ``since``; 0: this is one look.
+    """
+
+    services: dict[str, int] = {}
+    foreign: dict[str, int] = {}
+    together: int = 0
+    total: int = 0
+    measured: float = 0.0
+    since: float | None = None
+    lowest: int | None = None
+    peak: int | None = None
+
+
 class VrrpFacts(Seen):
     """The distribution's own keepalived, where it runs or would at boot: router ids and addresses in its files."""
 
@@ -198,6 +215,7 @@ class BoxFacts(Seen):
     time: float
     python: str
     memory: dict[str, int]
+    others: Others | None = None
     free: dict[str, int]
     units: dict[str, UnitFacts]
     ours: tuple[str, ...] = ()

@@ -21,9 +21,12 @@ from fleetctl.guard.decide import Guard, memory_told
 from fleetctl.guard.fellows import Fellows
 from fleetctl.guard.notes import Notes
 from fleetctl.guard.seen import Action, Engine, Look, Settings, settings_from
+from fleetctl.guard.uses import Uses
+from fleetctl.onbox.services import Services
 
 TICK = 1.0  # seconds from one look to the next
 MINUTE = 60.0
+MEASURE_EVERY = 5.0  # seconds from one look at the services to the next
 FAREWELL = 2.5  # seconds in which a proxy that was told "down" asks once more
 LOCKED_PAGES = 3  # MCL_CURRENT | MCL_FUTURE
 
@@ -49,6 +52,9 @@ class Service:
         self._begun = box.now()
         self._lowest: Optional[int] = None
         self._minute: Dict[str, Any] = {}
+        self._services = Services()
+        self._uses = Uses(self._notes.folder + "/services.json")
+        self._measured = box.now() - MEASURE_EVERY
 
     def stop(self, *_: Any) -> None:
         """Be told to stop."""
@@ -78,6 +84,7 @@ class Service:
         for action in self._guard.see(look):
             self._do(action, look)
         self._write_down(look)
+        self._measure(look)
 
     def _listen(self) -> None:
         """The address may come late at boot, and a port may be taken for a while."""
@@ -216,6 +223,14 @@ class Service:
             }
         )
 
+    def _measure(self, look: Look) -> None:
+        """What the services take now. Last of all in a second, and not while memory is short: then seconds count."""
+        spent = look.now - self._measured
+        if spent >= MEASURE_EVERY and not self._guard.shortage.why:
+            self._measured = look.now
+            uses = self._services.look()
+            self._uses.see(uses, look.memory.available, time.time(), min(spent, 2 * MEASURE_EVERY))
+
     def _farewell(self) -> None:
         """HAProxy takes a server back only at the word "up": one that was told "down" has to hear it."""
         told = self._agent is not None and any(
@@ -225,6 +240,7 @@ class Service:
         if told:
             time.sleep(FAREWELL)
         self._notes.event("note", "", "off guard")
+        self._uses.save(time.time())
         if self._agent is not None:
             self._agent.end()
 

@@ -16,7 +16,7 @@ class Notes:
     shortage in ``shortages.jsonl``."""
 
     def __init__(self, folder: str = FOLDER, status: str = STATUS) -> None:
-        self._folder = folder
+        self.folder = folder
         self._status = status
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._saved = ""
@@ -30,10 +30,10 @@ class Notes:
 
     def append(self, name: str, record: Dict[str, Any]) -> None:
         """One line more. A full disk must not keep the guard from its work."""
-        path = "%s/%s.jsonl" % (self._folder, name)
+        path = "%s/%s.jsonl" % (self.folder, name)
         try:
             if os.path.exists(path) and os.path.getsize(path) > LIMIT:
-                os.replace(path, "%s/%s.1.jsonl" % (self._folder, name))
+                os.replace(path, "%s/%s.1.jsonl" % (self.folder, name))
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with open(descriptor, "w", encoding="utf-8") as stream:
                 stream.write(json.dumps(record, sort_keys=True) + "\n")
@@ -47,13 +47,13 @@ class Notes:
     def save(self, boot: str, kept: Dict[str, Any]) -> None:
         """Keep the state for a guard that is started anew, if it has changed."""
         text = json.dumps({"boot": boot, "kept": kept}, sort_keys=True)
-        if text != self._saved and _replace(self._folder + "/state.json", text):
+        if text != self._saved and _replace(self.folder + "/state.json", text):
             self._saved = text
 
     def saved(self, boot: str) -> Optional[Dict[str, Any]]:
         """What an earlier guard has kept in this boot."""
         try:
-            with open(self._folder + "/state.json", encoding="utf-8") as source:
+            with open(self.folder + "/state.json", encoding="utf-8") as source:
                 found = json.load(source)
             return dict(found["kept"]) if found["boot"] == boot else None
         except (OSError, ValueError, KeyError, TypeError):

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, state, waits
+from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, others, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
@@ -118,6 +118,7 @@ def facts(
         "time": time.time(),
         "python": platform.python_version(),
         "memory": {"total": memory["MemTotal"], "available": memory["MemAvailable"]},
+        "others": others.look(),
         "free": {path: free_space(path) for path in ("/etc/fleetctl", "/var/lib/fleetctl")},
         "units": unit_states.states(call, sorted({*ours, *units, *foreign})),
         "ours": ours,

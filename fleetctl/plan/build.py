@@ -13,6 +13,7 @@ from fleetctl.plan.ahead import why_not_read_ahead
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.draft import Draft, Move
 from fleetctl.plan.expand import STEPS, place
+from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
 from fleetctl.plan.turns import rest, turns
@@ -55,8 +56,11 @@ def build_plan(
     refuse_if_unnamed(source, target, observed)
     if difference is None:
         difference = compare(source, target, observed, generation, anew)
+    others = rest_of_boxes(target, observed, difference) if difference.boxes else Rest()
+    # The way back, and an engine that starts again as it was, are not closed by what has grown meanwhile.
+    grown = others.refusals if operation in ("cutover", "apply") else []
     if not difference.nothing():
-        _refuse(refusals(source, target, observed, difference))
+        _refuse([*refusals(source, target, observed, difference), *grown])
     move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside)
     steps = () if difference.nothing() else _steps(playbook, move_)
     return Plan(
@@ -79,7 +83,14 @@ def build_plan(
         budgets=target.budgets,
         sizings=sizings,
         gap=_gap(move_, playbook, why_held),
-        warnings=(*warnings(source, target, observed, difference), *_doubts(sizings), *notes),
+        others=others.lines,
+        warnings=(
+            *warnings(source, target, observed, difference),
+            *_doubts(sizings),
+            *(reason for reason in others.refusals if reason not in grown),
+            *others.warnings,
+            *notes,
+        ),
         questions=questions,
         observed={box: facts.digest() for box, facts in observed.items()},
     )
@@ -87,7 +98,10 @@ def build_plan(
 
 def _doubts(sizings: tuple[Sizing, ...]) -> list[str]:
     return [
-        f"{one.engine} may not start: with the most overhead that is likely its cache is too small for one request"
+        f"{one.engine} may take more than its share: with the most overhead that is likely weights and "
+        "kv_cache_memory: do not fit it"
+        if one.exact
+        else f"{one.engine} may not start: with the most overhead that is likely its cache is too small for one request"
         for one in sizings
         if one.in_doubt
     ]

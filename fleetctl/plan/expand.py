@@ -15,6 +15,7 @@ from fleetctl.plan.draft import Draft, Move, on_box
 from fleetctl.plan.engine_drafts import await_free, await_ready, await_room, gate, start_engine, stop_engine
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
+from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.proxy_drafts import drain, hold, load_proxy, open_server, proxy_paths, settle_address, settle_proxy
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.names import GUARD_UNIT
@@ -159,6 +160,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "stop_engine": stop_engine,
     "await_room": await_room,
     "await_free": await_free,
+    "drop_page_cache": drop_page_cache,
     "install_files": _install_files,
     "start_engine": start_engine,
     "restore_superseded": _restore_superseded,

@@ -54,6 +54,7 @@ class Sizing(Value):
     lines: tuple[str, ...]
     tokens: int | None = Field(None, description="tokens of cache; None: not known")
     in_doubt: bool = Field(False, description="with the most overhead that is likely it does not start")
+    exact: bool = Field(False, description="the cache is given in bytes: in doubt is whether the share holds it")
 
 
 class Plan(Value):
@@ -77,6 +78,7 @@ class Plan(Value):
     diffs: tuple[FileDiff, ...] = ()
     budgets: tuple[Budget, ...] = ()
     sizings: tuple[Sizing, ...] = ()
+    others: dict[str, str] = Field({}, description="box → what services there that are no engines take at their worst")
     gap: Gap
     warnings: tuple[str, ...] = ()
     questions: dict[str, dict[str, Any]] = Field({}, description="box → what was asked for the facts")

@@ -164,6 +164,7 @@ def _arguments(fleet: Fleet, place: Place) -> list[str]:
         port=place.port,
         concurrency=concurrency(fleet, place.layout, place.model, place.boxes[0] if split else place.box),
         gpu_memory_utilization=place.share,
+        kv_cache_memory=per_box.kv_cache_memory,
         extra=(model.arguments, placement.arguments, per_box.arguments),
         split=split,
     )
@@ -197,7 +198,7 @@ def _under_rank(fleet: Fleet, place: Place, launch: Launch) -> tuple[str, ...]:
     """The engine's command line under rank.py, which makes the ranks one thing."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
     shared = {
-        "model": model.model_dump(mode="json", exclude={"weights_size", "load_limit", "stop_limit"}),
+        "model": model.model_dump(mode="json", exclude={"weights_size", "measured", "load_limit", "stop_limit"}),
         "placement": placement.model_dump(mode="json", exclude={"split", "concurrency"}),
         "boxes": place.boxes,
     }

@@ -16,6 +16,8 @@ SLICE = "system.slice"
 DROP_IN = "50-fleetctl.conf"
 SHARE_OF_RESERVE = 8
 SMALLEST_MARK = 64 * 2**20
+SHARED = ("__init__", "days", "services")
+"""Modules of the program on a box that the guard uses too."""
 
 
 def guard_files(fleet: Fleet, box: str) -> tuple[File, ...]:
@@ -30,7 +32,7 @@ def guard_files(fleet: Fleet, box: str) -> tuple[File, ...]:
         ),
         File(path=SETTINGS, content=json.dumps(_settings(fleet, guard, box), indent=1) + "\n", mode=0o600),
         File(path=f"{GUARD_FOLDER}/fleetctl/__init__.py", content=""),
-        *(File(path=f"{GUARD_FOLDER}/fleetctl/guard/{name}", content=text) for name, text in _program().items()),
+        *(File(path=f"{GUARD_FOLDER}/fleetctl/{name}", content=text) for name, text in _program().items()),
     ]
     return (*files, *_protections(guard.protects_on(box)))
 
@@ -42,9 +44,11 @@ def memory_low(guard: Guard, reserve: int) -> int:
 
 @cache
 def _program() -> dict[str, str]:
-    folder = resources.files("fleetctl").joinpath("guard")
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".py"))
-    return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in names}
+    """Path below ``fleetctl`` → source."""
+    package = resources.files("fleetctl")
+    own = sorted(entry.name for entry in package.joinpath("guard").iterdir() if entry.name.endswith(".py"))
+    paths = [f"guard/{name}" for name in own] + [f"onbox/{name}.py" for name in SHARED]
+    return {path: package.joinpath(path).read_text(encoding="utf-8") for path in paths}
 
 
 def _settings(fleet: Fleet, guard: Guard, box: str) -> dict[str, object]:

@@ -18,7 +18,7 @@ from fleetctl.render.names import check_names, server_name
 from fleetctl.render.ports import check_ports, engine_ports
 from fleetctl.render.proxy import proxy_config, proxy_files
 from fleetctl.render.release import Budget, Engine, File, Rank, Release
-from fleetctl.spec.fleet import Container, Fleet
+from fleetctl.spec.fleet import Box, Container, Fleet
 
 
 def render_layout(
@@ -62,7 +62,7 @@ def render_layout(
         proxy=config,
         files={box: tuple(files[box].values()) for box in fleet.boxes if box in files},
         superseded={box: tuple(units) for box in fleet.boxes if (units := fleet.superseded_on(box))},
-        budgets=tuple(_budget(budget) for budget in budgets.values()),
+        budgets=tuple(_budget(budget, fleet.boxes[name]) for name, budget in budgets.items()),
         gates=fleet.gates,
         firewall=firewall,
         spec=spec_text,
@@ -99,7 +99,7 @@ def _budgets(fleet: Fleet, layout: str, weights: Mapping[str, int]) -> dict[str,
     return {box: box_budget(fleet, layout, box, weights) for box in fleet.boxes if box in used}
 
 
-def _budget(budget: BoxBudget) -> Budget:
+def _budget(budget: BoxBudget, box: Box) -> Budget:
     return Budget(
         box=budget.box,
         memory=budget.memory,
@@ -107,6 +107,7 @@ def _budget(budget: BoxBudget) -> Budget:
         share=budget.share,
         weights=budget.weights,
         lines=budget.lines,
+        drop_page_cache=box.page_cache == "drop",
     )
 
 

@@ -51,6 +51,7 @@ class Budget(Value):
     share: float = Field(description="gpu_memory_utilization of all engines on the box together")
     weights: int | None = Field(description="weights this box holds; None: not known")
     lines: tuple[str, ...] = Field(description="the sum, line by line, as plan shows it")
+    drop_page_cache: bool = Field(False, description="it may be dropped before an engine starts")
 
 
 class Rank(Value):

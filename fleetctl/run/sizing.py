@@ -53,31 +53,37 @@ def _forecast(fleet: Fleet, target: Release, engine: Engine, read: Checkpoint) -
     placement = fleet.layouts[target.layout or ""][engine.model]
     budgets: Mapping[str, Budget] = {budget.box: budget for budget in target.budgets}
     # The rank with the least room decides.
-    rank = min(engine.ranks, key=lambda rank: rank.share * budgets[rank.box].memory)
+    caches = {rank.box: placement.boxes[rank.box].kv_cache_memory for rank in engine.ranks}
+    rank = min(engine.ranks, key=lambda rank: caches[rank.box] or rank.share * budgets[rank.box].memory)
     layers = (model.arguments, placement.arguments, placement.boxes[rank.box].arguments)
     kv = {} if model.kv_cache_dtype is None else {"--kv-cache-dtype": model.kv_cache_dtype}
     arguments = {**kv, **flag_values(layer_flags(layers, ALIASES), ALIASES)}
     files = Files(read.where, read.config, read.tensors)
-    return forecast(model, placement, budgets[rank.box].memory, rank.share, files, arguments)
+    return forecast(model, placement, rank.box, budgets[rank.box].memory, rank.share, files, arguments)
 
 
 def refuse_what_cannot_start(forecasts: Mapping[str, Forecast]) -> None:
     """Raises RefusedError, with the sums, when engines would not start even with little overhead."""
     reasons = [
-        f"{engine} would not start, its cache has no room for one request of its context: {'; '.join(one.lines)}"
-        for engine, one in forecasts.items()
-        if one.cannot_start
+        f"{engine} would {_fault(one)}: {'; '.join(one.lines)}" for engine, one in forecasts.items() if one.cannot_start
     ]
     if reasons:
         raise RefusedError(
             "the move is refused; nothing was changed:\n" + "\n".join(f"- {reason}" for reason in reasons),
-            hint="lower context: of the model, use kv_cache_dtype: fp8, or split it over more boxes",
+            hint="lower context: of the model, use kv_cache_dtype: fp8, or split it over more boxes"
+            + ("; or lower kv_cache_memory:" if any(one.exact for one in forecasts.values()) else ""),
         )
+
+
+def _fault(one: Forecast) -> str:
+    if one.exact:
+        return "take more than its share, or not start, with the cache that kv_cache_memory: gives it"
+    return "not start, its cache has no room for one request of its context"
 
 
 def sizings(forecasts: Mapping[str, Forecast]) -> tuple[Sizing, ...]:
     """The forecasts as a plan shows them."""
     return tuple(
-        Sizing(engine=engine, lines=one.lines, tokens=one.tokens, in_doubt=one.in_doubt)
+        Sizing(engine=engine, lines=one.lines, tokens=one.tokens, in_doubt=one.in_doubt, exact=one.exact)
         for engine, one in forecasts.items()
     )

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fleetctl.errors import SpecError
-from fleetctl.spec.fleet import Fleet, Proxy
+from fleetctl.spec.fleet import Fleet, Measured, Proxy
 from fleetctl.spec.load import parse_fleet
 from fleetctl.spec.problems import listed
 from fleetctl.spec.syntax import compose
@@ -43,6 +43,48 @@ def with_proxy_settings(text: str, settings: Mapping[str, str], source: str = "f
     return edited
 
 
+def with_measured(text: str, model: str, box: str, figures: Mapping[str, str], source: str = "fleet.yaml") -> str:
+    """The text with what was measured of a model on a box; ``figures`` are values as they are written in the file.
+
+    Raises SpecError when the file is not one that is understood, or cannot be edited without changing something else.
+    """
+    before = parse_fleet(text, source)
+    entry = f"{{{', '.join(f'{key}: {value}' for key, value in figures.items())}}}"
+    name = f"models: {model}: measured"
+    measured = {**before.models[model].measured, box: Measured.model_validate(yaml.safe_load(entry))}
+    wanted = before.models[model].model_copy(update={"measured": measured})
+    try:
+        edited = _with_entry(text, model, box, entry)
+        after = parse_fleet(edited, source)
+    except SpecError as error:
+        raise _by_hand({box: entry}, source, name) from error
+    if after != before.model_copy(update={"models": {**before.models, model: wanted}}):
+        raise _by_hand({box: entry}, source, name)
+    return edited
+
+
+def _with_entry(text: str, model: str, box: str, entry: str) -> str:
+    here = _mapping(_mapping(compose(text, "fleet.yaml"), "models"), model)
+    for name, value in here.value:
+        if name.value == "measured":
+            if not isinstance(value, yaml.MappingNode) or not value.value:
+                return _replaced(text, name, value, f"{{{box}: {entry}}}")
+            for there, old in value.value:
+                if there.value == box:
+                    return _replaced(text, there, old, entry)
+            return _inserted(text, value, f"{box}: {entry}")
+    return _inserted(text, here, f"measured: {{{box}: {entry}}}")
+
+
+def _mapping(node: yaml.Node | None, key: str) -> yaml.MappingNode:
+    """The mapping under a key. Raises SpecError where it is not written out there."""
+    pairs: list[Pair] = node.value if isinstance(node, yaml.MappingNode) else []
+    for name, value in pairs:
+        if name.value == key and isinstance(value, yaml.MappingNode):
+            return value
+    raise SpecError(f"{key}: is not written out in fleet.yaml")
+
+
 def _changed(fleet: Fleet, settings: Mapping[str, str]) -> Fleet:
     """The fleet that the edited text has to describe. Raises SpecError for a value that does not fit its key."""
     values: dict[str, Any] = {key: yaml.safe_load(written) for key, written in settings.items()}
@@ -54,11 +96,11 @@ def _changed(fleet: Fleet, settings: Mapping[str, str]) -> Fleet:
     return fleet.model_copy(update={"proxy": proxy})
 
 
-def _by_hand(settings: Mapping[str, str], source: str) -> SpecError:
+def _by_hand(settings: Mapping[str, str], source: str, under: str = "proxy") -> SpecError:
     lines = "\n".join(f"  {key}: {written}" for key, written in settings.items())
     return SpecError(
         f"{source} cannot be edited without changing something else in it (an &anchor is used in several places?)",
-        hint=f"write this under proxy: yourself\n{lines}",
+        hint=f"write this under {under}: yourself\n{lines}",
     )
 
 

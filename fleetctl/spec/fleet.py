@@ -59,6 +59,11 @@ class Box(Part):
     )
     memory: Size = Field(description="memory of the box (of the GPU, where it has its own)")
     reserve: Size = Field(description="memory kept for everything that is not the engine")
+    page_cache: Literal["keep", "drop"] = Field(
+        default="keep",
+        description="drop: before an engine starts the page cache is dropped, if less memory is free than it asks for; "
+        "for boxes whose GPU shares the memory",
+    )
     ssh: Ssh = Field(default=Ssh(), description="how fleetctl logs in")
 
 
@@ -85,6 +90,17 @@ class Speculative(BaseModel):
     num_speculative_tokens: Count = Field(description="tokens drafted at a time")
 
 
+class Measured(Part):
+    """What an engine of a model logged of its memory on a box, of one rank; `fleetctl capacity calibrate` writes it."""
+
+    weights: Size = Field(description="what loading the model took")
+    overhead: Size = Field(description="what it took beyond weights and cache")
+    peak: Size | None = Field(default=None, description="the peak of activations in that, where the log says")
+    ranks: Count = Field(default=1, description="boxes that the engine was divided over")
+    batched_tokens: Count = Field(default=8192, description="--max-num-batched-tokens that it ran with")
+    at: str = Field(description="the day")
+
+
 class Model(Part):
     """A model the fleet can serve."""
 
@@ -103,6 +119,9 @@ class Model(Part):
     environment: dict[str, str | SecretRef] = Field(
         default={}, description="environment of the engine; values may be secrets"
     )
+    measured: dict[Name, Measured] = Field(
+        default={}, description="box → what was measured there; plans use it in place of what they would compute"
+    )
     load_limit: Duration = Field(default=900.0, description="longest time from start to ready")
     stop_limit: Duration = Field(default=60.0, description="longest time from SIGTERM to the end")
 
@@ -114,6 +133,11 @@ class PerBox(Part):
     gpu_memory_utilization: Share | None = Field(
         default=None,
         description="share of the box's memory for this engine; default: (memory - reserve) / memory",
+    )
+    kv_cache_memory: Size | None = Field(
+        default=None,
+        description="exactly so much for this engine's cache on this box (--kv-cache-memory-bytes, vLLM 0.11 and "
+        "later); default: what the share leaves",
     )
     arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine on this box")
     environment: dict[str, str] = Field(default={}, description="environment of the engine on this box")

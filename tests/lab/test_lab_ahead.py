@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 from moving import BOXES, Moving
 
 FOLDER = "/models/tiny"
+DROP = {"page_cache": "drop"}
 SIZE = 24 * 1024 * 1024
 CONFIG = {
     "model_type": "llama",
@@ -90,3 +92,27 @@ def test_weights_that_were_cut_short_are_told_before_anything_is_touched(moving:
     whole = len(safetensors(SIZE)) + SIZE
     assert f"box2: weights are not complete: {FOLDER}/model.safetensors has {whole - 1000} bytes of {whole}" in ran.said
     assert moving.same_as(before)
+
+
+def test_what_a_running_engine_measured_is_written_into_the_file_and_the_next_plan_goes_by_it(moving: Moving) -> None:
+    for box in BOXES:
+        put_weights(moving, box)
+    text = moving.changed(with_folder)
+    moving.control("box2", weights_bytes=2**30, cache_bytes=3 * 2**29)
+    moving.cutover("replicas", text=text)
+    ran = moving.run("capacity", "calibrate", "box2", "--yes", text=text)
+    assert ran.rc == 0, ran
+    told = next(event for event in ran.events if event["type"] == "calibrated")
+    # 3 GiB of share (4 GiB less a reserve of 1 GiB), less 1 GiB of weights and 1.5 GiB for the cache.
+    assert (told["weights"], told["overhead"], told["ranks"]) == (2**30, 2**29, 1)
+    after = Path(told["file"]).read_text()
+    assert "measured" not in text and after.count("measured: {box2: {weights: 1024MiB, overhead: 512MiB") == 1
+    assert moving.run("apply", "--yes", text=after).nothing, "no engine starts again for that"
+    away = moving.cutover("split", text=moving.changed(lambda d: (with_folder(d), d["boxes"]["box2"].update(DROP))))
+    order = away.steps()
+    assert order.index("switch.await_free.box2") < order.index("switch.drop_page_cache.box2")
+    assert "switch.drop_page_cache.box1" not in order
+    plan = moving.run("plan", "--to", "replicas", text=after)
+    sums = {one["engine"]: one["lines"][0] for one in plan.plan["sizings"]}
+    assert "1.0 GiB - engine and activations 0.5 GiB = 1.5 GiB" in sums["replicas/standin@box2"]
+    assert "measured there on" in sums["replicas/standin@box2"] and "measured" not in sums["replicas/standin@box1"]

@@ -211,6 +211,41 @@ def test_another_process_grows_the_engine_leaves_the_proxy_stops_before_the_box_
     assert any(f"the guard has {unit} out of the proxy: memory is short" in note for note in whole["notes"])
 
 
+# What the rest of the box takes
+
+
+def measured(moving: Moving, box: str) -> dict[str, Any]:
+    """What the guard of a box has written down of its services: every minute, and when it ends."""
+    time.sleep(6)  # it looks every 5 s
+    moving.sh(box, f"systemctl restart {GUARD}")
+    told = moving.sh(box, "cat /var/lib/fleetctl/guard/services.json 2>/dev/null")
+    return dict(json.loads(told)["days"][-1]) if told else {}
+
+
+def test_a_service_that_took_more_than_the_reserve_while_nobody_looked_refuses_the_next_plan(moving: Moving) -> None:
+    guarded(moving)
+    moving.control("box2", memory_bytes=64 * MIB)  # an engine's own memory is no service's
+    moving.sh("box2", f"systemctl restart {COPY}")
+    eventually(lambda: moving.servers()["standin/replicas-box2"] == "UP")
+    eat(moving, "box2", 400)
+    eventually(lambda: eaten(moving, "box2") >= 400 * MIB, lambda: eaten(moving, "box2") // MIB)
+    eventually(lambda: measured(moving, "box2").get("services", {}).get("hungry.service", 0) >= 400 * MIB)
+    moving.sh("box2", "systemctl stop hungry; rm /etc/standin.json")
+    day = json.loads(moving.sh("box2", "cat /var/lib/fleetctl/guard/services.json"))["days"][-1]
+    print(f"\nbox2 at its worst: { {name: size // MIB for name, size in day['services'].items()} } MiB")
+    assert day["services"]["hungry.service"] >= 400 * MIB
+    assert not any("replicas" in name for name in day["services"]) and day["foreign"] == {}
+
+    def small_reserve(document: dict[str, Any]) -> None:
+        document.update(guard=SETTINGS)
+        document["boxes"]["box2"].update(reserve="320MiB")
+
+    refused = moving.run("plan", "--to", "split", text=moving.changed(small_reserve))
+    assert refused.rc != 0 and "hungry.service would be hurt first; write reserve: " in refused.said, refused
+    shown = moving.run("plan", "--to", "split", text=with_guard(moving))
+    assert shown.rc == 0 and "hungry" in str(shown.events) and "others" in str(shown.events), shown
+
+
 # Hung engines
 
 

@@ -23,6 +23,7 @@ def budget(
     fixed: dict[str, float] | None = None,
     split: bool = False,
     measured: dict[str, int] | None = None,
+    cache: dict[str, str | int] | None = None,
 ) -> BoxBudget:
     """Budget of box `a` where one engine of each model runs, or half of one (``split``)."""
     box = {"memory": memory, "reserve": reserve}
@@ -30,7 +31,9 @@ def budget(
         name: {"weights": f"/m/{name}", "weights_size": size, "context": 1, "launch": {"venv": "/v"}}
         for name, size in sizes.items()
     }
-    settings = {name: {"gpu_memory_utilization": value} for name, value in (fixed or {}).items()}
+    settings: dict[str, Any] = {name: {"gpu_memory_utilization": value} for name, value in (fixed or {}).items()}
+    for name, size in (cache or {}).items():
+        settings[name] = {**settings.get(name, {}), "kv_cache_memory": size}
     placements = {
         name: {"split": {"a": settings.get(name), "b": None}} if split else {"copies": {"a": settings.get(name)}}
         for name in sizes
@@ -144,3 +147,48 @@ def test_parts_add_up_to_the_share_and_hold_the_weights(sizes: list[int], reserv
     else:
         assert round(sum(made.shares.values()), 9) == made.share
         assert all(made.shares[model] * memory >= size * (1 - 1e-12) for model, size in models.items())
+
+
+def test_a_cache_in_bytes_is_part_of_the_sum_and_has_to_fit_the_share() -> None:
+    made = budget("96GiB", "16GiB", {"qwen": "50GiB"}, cache={"qwen": "20GiB"})
+    assert "20.0 GiB for its cache (kv_cache_memory)" in made.lines[-1]
+    assert "9.7 GiB left for the engine itself" in made.lines[-1]
+    with pytest.raises(RefusedError, match=r"qwen does not fit, 0\.3 GiB missing") as refused:
+        budget("96GiB", "16GiB", {"qwen": "50GiB"}, cache={"qwen": "30GiB"})
+    assert "lower kv_cache_memory:" in (refused.value.hint or "")
+    with pytest.raises(RefusedError, match="does not fit"):
+        budget("96GiB", "16GiB", {"qwen": None}, cache={"qwen": "81GiB"})
+
+
+_SIZES = st.none() | st.integers(1, 2**38)
+
+
+@given(
+    memory=st.integers(2**30, 2**38),
+    reserve=st.integers(0, 2**38),
+    models=st.lists(st.tuples(_SIZES, _SIZES, st.none() | st.floats(0.01, 1.0)), min_size=1, max_size=5),
+    split=st.booleans(),
+)
+def test_a_budget_never_promises_more_than_the_box_has(
+    memory: int, reserve: int, models: list[tuple[int | None, int | None, float | None]], split: bool
+) -> None:
+    """Shares, and weights and caches where they are known, fit what the reserve leaves, in every mixture."""
+    names = [f"m{number}" for number in range(len(models))]
+    try:
+        made = budget(
+            memory,
+            reserve,
+            {name: size for name, (size, _, _) in zip(names, models, strict=True)},
+            fixed={name: share for name, (_, _, share) in zip(names, models, strict=True) if share is not None},
+            cache={name: cache for name, (_, cache, _) in zip(names, models, strict=True) if cache is not None},
+            split=split,
+        )
+    except RefusedError:
+        return
+    usable = memory - reserve
+    assert usable >= 0
+    assert sum(made.shares.values()) * memory <= usable * (1 + 1e-9)
+    for name, (size, cache, share) in zip(names, models, strict=True):
+        here = -(-(size or 0) // (2 if split else 1))
+        assert here + (cache or 0) <= made.shares[name] * memory * (1 + 1e-9)
+        assert share is None or made.shares[name] == pytest.approx(share, abs=1e-6)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleetctl.capacity.forecast import Files, Forecast, forecast
 from fleetctl.checkpoint.sent import Sent
@@ -45,7 +48,9 @@ def told(
 ) -> Forecast:
     place = Placement.model_validate(placement or {"copies": ["a"]})
     files = Files("a:/models/llama", json.dumps(config).encode(), ())
-    return forecast(model_, place, 64 * GIB, share, files, {f"--{k.replace('_', '-')}": v for k, v in flags.items()})
+    return forecast(
+        model_, place, "a", 64 * GIB, share, files, {f"--{k.replace('_', '-')}": v for k, v in flags.items()}
+    )
 
 
 def test_the_cache_is_what_is_left_of_the_share_divided_by_the_bytes_of_a_token() -> None:
@@ -71,6 +76,51 @@ def test_what_cannot_hold_one_request_is_refused_with_the_sum() -> None:
         refuse_what_cannot_start({"replicas/llama@a": found})
     assert "for the cache" in refusal.value.message
     assert refusal.value.hint is not None and "kv_cache_dtype" in refusal.value.hint
+
+
+def test_what_was_measured_on_the_box_takes_the_place_of_what_is_computed() -> None:
+    figures = {"weights": "16GiB", "overhead": "4GiB", "at": "2026-11-30"}
+    calibrated = model(measured={"a": figures})
+    found = told(calibrated)
+    assert found.tokens is not None and found.tokens * PER_TOKEN == pytest.approx(12 * GIB, rel=0.001)
+    assert found.low == found.high == found.tokens and "measured there on 2026-11-30" in found.lines[0]
+    elsewhere = told(model(measured={"b": figures}))
+    assert elsewhere == told(model())
+    # Another division, or other batches, need another measurement.
+    assert told(calibrated, {"split": ["a", "b"]}) == told(model(), {"split": ["a", "b"]})
+    assert told(calibrated, max_num_batched_tokens="2048") == told(model(), max_num_batched_tokens="2048")
+    half = model(measured={"a": {**figures, "weights": "8GiB", "ranks": 2}})
+    assert "weights 8.0 GiB" in told(half, {"split": ["a", "b"]}).lines[0]
+
+
+def test_a_cache_that_is_given_in_bytes_is_that_many_tokens_whatever_the_share_leaves() -> None:
+    place = {"copies": {"a": {"kv_cache_memory": "4GiB"}}}
+    found = told(model(), place)
+    assert found.tokens is not None and found.tokens * PER_TOKEN == pytest.approx(4 * GIB, rel=0.001)
+    assert told(model(), place, share=0.6).tokens == found.tokens
+    assert "it gets 4.0 GiB (kv_cache_memory)" in found.lines[0] and "stay free" in found.lines[0]
+    assert told(model(), kv_cache_memory_bytes=str(4 * GIB)).tokens == found.tokens
+
+
+def test_a_cache_that_does_not_fit_the_share_is_refused_and_one_that_may_not_is_in_doubt() -> None:
+    over = told(model(), {"copies": {"a": {"kv_cache_memory": "17GiB"}}})
+    assert over.cannot_start and "more than that" in over.lines[0]
+    with pytest.raises(RefusedError, match="would take more than its share") as refusal:
+        refuse_what_cannot_start({"replicas/llama@a": over})
+    assert "lower kv_cache_memory:" in (refusal.value.hint or "")
+    left = told(model()).tokens or 0
+    close = told(model(), {"copies": {"a": {"kv_cache_memory": left * PER_TOKEN}}})
+    assert close.in_doubt and not close.cannot_start and close.exact
+
+
+@given(share=st.floats(0.02, 1.0), cache=st.none() | st.integers(2**20, 70 * GIB))
+def test_weights_and_cache_of_a_forecast_without_a_doubt_fit_the_share(share: float, cache: int | None) -> None:
+    seat = {} if cache is None else {"kv_cache_memory": cache}
+    found = told(model(), {"copies": {"a": seat}}, share)
+    if found.cannot_start or found.in_doubt:
+        return
+    assert found.tokens is not None
+    assert 15 * GIB + max(found.tokens * PER_TOKEN, cache or 0) <= math.ceil(share * 64 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -120,5 +170,5 @@ def test_a_folder_on_a_box_is_read_from_its_headers_alone(tmp_path: Path) -> Non
 def test_a_plan_shows_the_forecast_and_its_doubts() -> None:
     one = Forecast(("a sum",), tokens=10, low=1, high=20, in_doubt=True)
     assert [sizing.model_dump() for sizing in sizings({"e": one})] == [
-        {"engine": "e", "lines": ("a sum",), "tokens": 10, "in_doubt": True}
+        {"engine": "e", "lines": ("a sum",), "tokens": 10, "in_doubt": True, "exact": False}
     ]

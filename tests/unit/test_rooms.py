@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fleetctl
+from fleetctl.render.guard import SHARED
 
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
@@ -25,7 +26,7 @@ MAY_TOUCH = {
     "run": BELOW,
     "remote": {"spec"},
     "onbox": set[str](),
-    "guard": set[str](),
+    "guard": {"onbox"},
     "engine": {"spec"},
     "gates": {"spec", "render", "engine"},
     "proxy": {"spec"},
@@ -72,6 +73,16 @@ def test_a_room_touches_only_what_is_below_it(room: str) -> None:
 def test_of_facts_the_judgement_alone_knows_the_plan() -> None:
     users = [path.name for path in (ROOT / "facts").glob("*.py") if any("fleetctl.plan" in n for n in imported(path))]
     assert users == ["assess.py"]
+
+
+def test_the_guard_uses_of_the_program_on_a_box_what_lands_with_it() -> None:
+    used = {
+        name for path in (ROOT / "guard").glob("*.py") for name in imported(path) if name.startswith("fleetctl.onbox")
+    }
+    files = {f"fleetctl.onbox.{name}" for name in SHARED}
+    assert used <= files
+    below = {name for one in SHARED for name in imported(ROOT / "onbox" / f"{one}.py") if name.startswith("fleetctl")}
+    assert below <= files
 
 
 def test_what_runs_on_a_box_needs_the_standard_library_alone() -> None:

@@ -54,6 +54,19 @@ def after(old: str, more: str) -> tuple[str, str]:
 
 
 BROKEN = [
+    # budgets
+    (
+        QWEN_COPIES,
+        "qwen: {copies: {spark1: {kv_cache_memory: 4}}",
+        "layouts.replicas.qwen.copies.spark1.kv_cache_memory",
+        "did you mean 4GiB",
+    ),
+    (
+        QWEN_COPIES,
+        "qwen: {copies: {spark1: {kv_cache_memory: 81GiB}}",
+        "layouts.replicas.qwen.copies.spark1.kv_cache_memory",
+        "100.0 GiB - reserve 20.0 GiB = 80.0 GiB",
+    ),
     # boxes
     ("link: 10.1.0.1", "link: 10.0.0.2", "boxes.spark2.address", "already the link of spark1"),
     ("address: 10.0.0.2", "address: 10.0.0.1", "boxes.spark2.address", "already the address of spark1"),

@@ -78,6 +78,7 @@ def test_the_log_reads_like_vllms() -> None:
         for words in (
             "Loading safetensors checkpoint shards: 100% Completed | 8/8",
             "Model loading took 71.00 GiB memory and",
+            "Available KV cache memory: 13.00 GiB",
             "GPU KV cache size: 760,000 tokens, Maximum concurrency for 262,144 tokens per request: 2.90x",
             "Application startup complete.",
             '"POST /v1/completions HTTP/1.1" 200 OK',

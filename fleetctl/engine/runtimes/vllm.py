@@ -28,6 +28,7 @@ ALIASES = {
     "-ep": "--enable-expert-parallel",
     "-ac": "--attention-config",
     "-cc": "--compilation-config",
+    "--kv-cache-memory": "--kv-cache-memory-bytes",
     "--device-memory-utilization": "--gpu-memory-utilization",
 }
 
@@ -88,6 +89,7 @@ def serve_arguments(
     port: int,
     concurrency: int,
     gpu_memory_utilization: float,
+    kv_cache_memory: int | None = None,
     extra: Sequence[Sequence[str]] = (),
     split: RankOfMany | None = None,
 ) -> list[str]:
@@ -99,6 +101,8 @@ def serve_arguments(
     ours = ["--host", host, "--port", str(port), "--served-model-name", *served_names(name, model)]
     ours += ["--max-model-len", str(model.context)]
     ours += ["--gpu-memory-utilization", f"{gpu_memory_utilization:g}"]
+    if kv_cache_memory is not None:  # the share is then only what has to be free when the engine starts
+        ours += ["--kv-cache-memory-bytes", str(kv_cache_memory)]
     # The engine sizes its batches and its graphs for this; the proxy's maxconn is what keeps to it.
     ours += ["--max-num-seqs", str(concurrency)]
     if model.revision is not None:

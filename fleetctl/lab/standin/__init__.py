@@ -16,6 +16,8 @@ that exists. `{"ranks": {"1": {"load_seconds": 9}}}` in the file gives one rank 
 | stop_seconds             | 0              | time the engine core keeps its memory after SIGTERM       |
 | memory_bytes             | 64 MiB         | allocated and touched bit by bit while loading            |
 | weights_bytes            | 71 GiB         | size of the weights in log lines                          |
+| cache_bytes              | 13 GiB         | memory for the cache in log lines, without                |
+|                          |                | --kv-cache-memory-bytes                                   |
 | cache_tokens             | 760000         | KV cache room per node; times nnodes                      |
 | max_model_len            | 262144         | context length where --max-model-len is not given         |
 | curve                    | see settings   | [[running requests, total tokens/s], …], short prompts    |

@@ -172,6 +172,14 @@ class Core:
         settings, args = self.control.now(), self.args
         tokens = settings.cache_tokens * args.nnodes
         context = args.max_model_len or settings.max_model_len
+        if args.kv_cache_memory_bytes is None:
+            log.info("gpu_worker.py:759", f"Available KV cache memory: {settings.cache_bytes / GIB:.2f} GiB")
+        else:
+            log.info(
+                "gpu_worker.py:669",
+                f"Initial free memory 114.65 GiB, reserved {args.kv_cache_memory_bytes / GIB:.2f} GiB memory for KV "
+                "Cache as specified by kv_cache_memory_bytes config and skipped memory profiling.",
+            )
         log.info(
             "kv_cache_utils.py:2327",
             f"GPU KV cache size: {tokens:,} tokens, "

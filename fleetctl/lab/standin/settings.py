@@ -21,6 +21,7 @@ class Settings:
     stop_seconds: float = 0.0
     memory_bytes: int = 64 * 2**20
     weights_bytes: int = 71 * 2**30
+    cache_bytes: int = 13 * 2**30
     cache_tokens: int = 760_000
     max_model_len: int = 262_144
     curve: Curve = ((1, 36), (4, 82), (8, 109), (16, 150))

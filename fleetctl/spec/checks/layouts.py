@@ -150,6 +150,25 @@ def shares(view: View) -> Iterator[Problem]:
             yield view.problem(wanted[-1][0], message)
 
 
+def caches(view: View) -> Iterator[Problem]:
+    """``kv_cache_memory`` has a unit, and is less than what the reserve leaves of the box."""
+    for entry in view.placements():
+        for seat in entry.seats:
+            path: Path = (*seat.path, "kv_cache_memory")
+            size, written = view.size(*path), view.get(*path)
+            memory, reserve = view.size("boxes", seat.box, "memory"), view.size("boxes", seat.box, "reserve")
+            if size is None or written is None:
+                continue
+            if size < 2**20:
+                hint = f"; did you mean {written}GiB?" if isinstance(written, int) and written else ""
+                yield view.problem(path, f"{shown(written)} is only {size} bytes{hint}")
+            elif memory and reserve is not None and 0 <= memory - reserve < size:
+                message = (
+                    f"a cache of {gib(size)}, but {gib(memory)} - reserve {gib(reserve)} = {gib(memory - reserve)}"
+                )
+                yield view.problem(path, f"{message}; write less, with room for the weights")
+
+
 def concurrency(view: View) -> Iterator[Problem]:
     """``--max-num-seqs``, where it is given, is at least the concurrency that the proxy sends."""
     for entry in view.placements():
@@ -170,4 +189,4 @@ def concurrency(view: View) -> Iterator[Problem]:
                 break
 
 
-CHECKS = (names, references, kinds, split_settings, served_names, ports, shares, concurrency)
+CHECKS = (names, references, kinds, split_settings, served_names, ports, shares, caches, concurrency)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fleetctl.spec.checks.flags import container_reason, flag, key_instead
 from fleetctl.spec.checks.view import View
-from fleetctl.spec.problems import Path, Problem, holds_secret, looks_secret, shown
+from fleetctl.spec.problems import Path, Problem, did_you_mean, holds_secret, looks_secret, shown
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -80,6 +80,16 @@ def weights_units(view: View) -> Iterator[Problem]:
             yield view.problem(("models", model, "weights_size"), f"{written} is only {size} bytes{hint}")
 
 
+def measured(view: View) -> Iterator[Problem]:
+    """What was measured was measured on a box that exists."""
+    boxes = view.mapping("boxes")
+    for model in view.mapping("models"):
+        for box in view.mapping("models", model, "measured"):
+            if boxes and box not in boxes:
+                message = f"there is no box {shown(box)}; {did_you_mean(box, boxes)}, or take it out"
+                yield view.problem(("models", model, "measured", box), message, key=True)
+
+
 def arguments(view: View) -> Iterator[Problem]:
     """Arguments are one word each, hold no secret, and do not set what a key of fleet.yaml sets."""
     for base, parallel in _engine_parts(view):
@@ -126,4 +136,4 @@ def _parallel(values: dict[str, object]) -> str:
     return "pipeline" if values.get("parallel") == "pipeline" else "tensor"
 
 
-CHECKS = (weights, launches, served_names, limits, weights_units, arguments, environments)
+CHECKS = (weights, launches, served_names, limits, weights_units, measured, arguments, environments)

@@ -1,0 +1,86 @@
+"""What an engine that runs logged of its memory when it started. Nothing is changed on the boxes."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+from fleetctl.capacity.calibration import BATCHED_TOKENS, Started, measure, written
+from fleetctl.errors import RefusedError, SpecError
+from fleetctl.facts.gather import gather, questions
+from fleetctl.render.release import Engine, Rank, Release
+from fleetctl.run.planning import Subject
+from fleetctl.spec.fleet import Measured
+from fleetctl.spec.problems import did_you_mean
+from fleetctl.spec.units import gib
+
+TIME_FOR_LOG = 120.0  # seconds
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured of a model on a box, as values and as it is written in fleet.yaml."""
+
+    model: str
+    measured: Measured
+    figures: dict[str, str]
+    lines: tuple[str, ...]
+
+
+def calibrate(subject: Subject, box: str, model: str | None) -> Calibration:
+    """Read the log of the engine on ``box``. Raises RefusedError where none runs, or its log does not tell enough."""
+    fleet = subject.fleet
+    if box not in fleet.boxes:
+        raise SpecError(f"there is no box {box} in fleet.yaml", hint=did_you_mean(box, fleet.boxes))
+    if box in subject.unreachable:
+        raise subject.unreachable[box]
+    release = gather(subject.boxes, questions(fleet))[box].release or Release(fleet=fleet.fleet, layout=None)
+    engine, rank = _one(release, box, model)
+    if engine.model not in fleet.models:
+        raise RefusedError(f"{engine.id} runs on {box}, and fleet.yaml has no model {engine.model}")
+    told = subject.boxes[box].call("start_lines", unit=rank.unit, timeout=TIME_FOR_LOG)
+    if told["active"] != "active":
+        raise RefusedError(
+            f"{rank.unit} on {box} is {told['active']}: what it logs is whole when it serves",
+            hint="`fleetctl status` says what is wrong",
+        )
+    budget = next(budget for budget in release.budgets if budget.box == box)
+    started = Started(
+        engine=engine.id,
+        box=box,
+        ranks=len(engine.ranks),
+        memory=budget.memory,
+        share=rank.share,
+        batched_tokens=_batched_tokens(release, box, rank),
+        log="\n".join(told["lines"]),
+    )
+    measured = measure(started, time.strftime("%Y-%m-%d"))
+    lines = [
+        f"{engine.id} on {box}: weights {gib(measured.weights)}, beyond weights and cache {gib(measured.overhead)}"
+    ]
+    if measured.peak is not None:
+        lines.append(f"  of that {gib(measured.peak)} are activations at their peak")
+    return Calibration(engine.model, measured, written(measured), tuple(lines))
+
+
+def _one(release: Release, box: str, model: str | None) -> tuple[Engine, Rank]:
+    there = release.ranks_on(box)
+    found = [(engine, rank) for engine, rank in there if model in (None, engine.model)]
+    if not found:
+        what = "no engine" if model is None else f"no engine of {model}"
+        runs = ", ".join(engine.id for engine, _ in there) or "nothing"
+        raise RefusedError(
+            f"{what} of fleetctl is on {box} in the layout that is live",
+            hint=f"there is {runs}; `fleetctl cutover` starts one, then calibrate",
+        )
+    if len(found) > 1:
+        names = [engine.model for engine, _ in found]
+        raise SpecError(f"{', '.join(names)} run on {box}", hint=f"say which: --model {names[0]}")
+    return found[0]
+
+
+def _batched_tokens(release: Release, box: str, rank: Rank) -> int:
+    unit = next((file.content for file in release.files.get(box, ()) if file.path.endswith(f"/{rank.unit}")), "")
+    found = re.findall(r"--max[-_]num[-_]batched[-_]tokens[ =]\"?([0-9]{1,9})\b", unit)
+    return int(found[-1]) if found else BATCHED_TOKENS
