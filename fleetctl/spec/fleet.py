@@ -321,7 +321,11 @@ class Proxy(Part):
     retries: Retries = Field(
         default=3, description="how often a request that lost its engine, or reached none, is tried again"
     )
-    timeout_connect: Duration = Field(default=2.0, description="how long an engine may take to accept a connection")
+    timeout_connect: Duration = Field(
+        default=0.5,
+        description="how long an engine may take to accept a connection, and how long HAProxy waits (1s at most) before "
+        "it tries again when one was refused",
+    )
     timeout_queue: Duration | None = Field(
         default=None, description="how long a request waits while all engines are full, before a 503; default: hold"
     )

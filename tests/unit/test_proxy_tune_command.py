@@ -138,7 +138,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("layout replicas: in the last 7 days 300 requests (the log begins 2026-")
-    assert any(line.startswith("timeout_connect") and " 2s " in line and " 500ms" in line for line in lines), lines
+    assert any(line.startswith("timeout_connect") and " 500ms " in line for line in lines), lines
     assert "\N{HORIZONTAL ELLIPSIS}" not in out.getvalue()
 
 

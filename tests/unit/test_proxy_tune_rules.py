@@ -145,7 +145,7 @@ CASES: list[tuple[str, Measured, str, str]] = [
     ("retries", measured({"retries": 9}), "3", "2 copies"),
     ("retries", measured(engines=PAIR * 2, counts={"lost_after_retries": 1}), "4", "1 failed all the same"),
     ("retries", measured(engines=PAIR[:1], tries={"1": 3, "2": 1}), "3", "1 engine; 4 of 1000 requests"),
-    ("timeout_connect", measured(), "500ms", "the slowest 2 ms; another copy has it sooner"),
+    ("timeout_connect", measured({"timeout_connect": "2s"}), "500ms", "the slowest 2 ms; another copy has it sooner"),
     (
         "timeout_connect",
         measured({"timeout_connect": "800ms"}),

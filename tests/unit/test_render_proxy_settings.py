@@ -39,7 +39,7 @@ def test_the_silence_of_a_hung_engine_is_a_setting(tmp_path: Path) -> None:
 
 def test_checks_tries_and_limits_are_settings(tmp_path: Path) -> None:
     text = rendered("drain: 1m", tmp_path)
-    for line in ("retries 3", "timeout connect 2000ms", "timeout http-keep-alive 60000ms", "timeout queue 1200000ms"):
+    for line in ("retries 3", "timeout connect 500ms", "timeout http-keep-alive 60000ms", "timeout queue 1200000ms"):
         assert f"    {line}\n" in text
     assert "check inter 500ms fastinter 250ms downinter 250ms rise 1 fall 2 " in text
     text = rendered("timeout_queue: 90s\n  timeout_connect: 1s\n  timeout_http_keep_alive: 2m\n  retries: 0", tmp_path)
