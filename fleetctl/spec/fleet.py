@@ -323,8 +323,8 @@ class Proxy(Part):
     )
     timeout_connect: Duration = Field(
         default=0.5,
-        description="how long an engine may take to accept a connection, and how long HAProxy waits (1s at most) before "
-        "it tries again when one was refused",
+        description="how long an engine may take to accept a connection; also how long HAProxy waits (1s at most) "
+        "before it tries again when one was refused",
     )
     timeout_queue: Duration | None = Field(
         default=None, description="how long a request waits while all engines are full, before a 503; default: hold"
