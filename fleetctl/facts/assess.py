@@ -246,8 +246,13 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
             found.append(f"{name}: the guard ({GUARD_UNIT}) does not run")
         found += [f"{name}: {unit}, which was replaced, is running or enabled again" for unit in box.supersede]
     for engine in difference.open:
-        if engine.id in starting:
+        state = _engine(engine, release, observed).state
+        if engine.id in starting and state in ("inactive", "failed"):
+            found.append(f"{engine.id} is {state}: fleetctl apply starts it")
+        elif engine.id in starting:
             found.append(f"{engine.id} does not run as the layout wants it")
+        elif state == "loading":
+            found.append(f"{engine.id} is loading: it gets requests when it is ready")
         elif seen.proxy and not _drained(engine, observed):
             found.append(
                 f"{engine.id} runs, but the proxy{_where_not(engine, seen.proxy, observed)} sends it no requests"

@@ -279,7 +279,7 @@ def test_status_says_what_is_wrong(moving: Moving) -> None:
     assert moving.status()["exit"] == 0
     moving.sh("box2", f"systemctl stop {COPY}")
     eventually(lambda: moving.servers()["standin/replicas-box2"] != "UP")
-    assert "replicas/standin@box2 does not run as the layout wants it" in wrong()
+    assert "replicas/standin@box2 is inactive: fleetctl apply starts it" in wrong()
     moving.cutover("replicas")
     moving.sh("box1", f"systemctl kill -s KILL {COPY}")
     eventually(lambda: moving.unit("box1", COPY)[0] == "active")
@@ -300,7 +300,7 @@ def test_status_names_an_old_unit_that_was_started_by_hand(fresh: Moving) -> Non
     assert seen["exit"] == 9
     told = "\n".join(seen["problems"])
     assert "box2: old-vllm.service, which was replaced, is running or enabled again" in told
-    assert "replicas/standin@box2 does not run as the layout wants it" in told
+    assert "replicas/standin@box2 is inactive: fleetctl apply starts it" in told
     # The same command that made the layout makes it again.
     moving.cutover("replicas", text=superseding)
     assert moving.unit("box2", "old-vllm.service")[0] == "inactive"
