@@ -55,9 +55,9 @@ class FleetLock:
         return str(self._holder["token"])
 
     def __enter__(self) -> FleetLock:
-        before = self._take()
-        self._thread.start()
         try:
+            before = self._take()  # Ctrl-C may come when the box has given the lock and this does not know it yet
+            self._thread.start()
             self.reach.claim_all(instead_of=before)
         except BaseException:
             self._release()
