@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 from moving import BOXES, CONTROL, Moving
-from places import BASE, worker
+from places import BASE, BOXES_ARE, DIRTY, NEW, USED, worker
 
 from fleetctl.lab.engines import bring_up
 from fleetctl.lab.lab import Lab
 
 ROOT = Path(f"/var/lib/fleetctl-test-lab{worker()}")
-NEW, USED, DIRTY = "new", "used", "dirty"
-BOXES_ARE = pytest.StashKey[str]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from operators import OTHER, UNFINISHED, Operators, answers, state_of
+from places import BOXES_ARE, USED
 
 from fleetctl.lab.lab import Lab
 
@@ -62,7 +63,10 @@ class Subject:
 
 
 @pytest.fixture(scope="module")
-def subject(moving_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+def subject(
+    moving_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Subject]:
+    request.session.stash[BOXES_ARE] = USED
     text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')
     file = Path(tmp_path_factory.mktemp("fleet")) / "fleet.yaml"
     file.write_text(text)
