@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-unit test-lab test-real lint install
+.PHONY: demo test test-again test-unit test-lab test-real lint install
 
 install: $(VENV)/.installed
 
@@ -22,7 +22,7 @@ lint: install
 	$(BIN)/mypy
 
 # More processes than cores: most of the time boxes are waited for. The tests of one file stay together, as its boxes do.
-PYTEST := $(BIN)/pytest -q -n 4 --dist loadfile
+PYTEST := $(BIN)/pytest -q -n 3 --dist loadfile
 
 test-unit: install
 	$(PYTEST) tests/unit
@@ -32,6 +32,10 @@ test-lab: install
 
 test: lint install
 	$(PYTEST) tests/lab tests/unit
+
+# What failed in the last run, one after the other.
+test-again: install
+	$(BIN)/pytest --last-failed --last-failed-no-failures none tests/lab tests/unit
 
 test-real: install
 	$(BIN)/pytest -q tests/real
