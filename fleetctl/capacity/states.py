@@ -64,9 +64,8 @@ def _head_size(text: Section, name: str, usual: int) -> int:
     return usual if text.values.get(name) in (None, "auto") else text.whole(name, least=1)
 
 
-def granite_hybrid(text: Section) -> State:
-    inner = text.whole("mamba_expand", default=2) * text.whole("hidden_size")
-    heads = text.whole("mamba_n_heads", default=128, least=1)
+def _mamba_d(text: Section, inner: int, heads: int) -> State:
+    """Mamba-2 as Granite and Falcon name its sizes (``mamba_d_…``)."""
     return _mamba_2(
         inner,
         heads,
@@ -75,6 +74,12 @@ def granite_hybrid(text: Section) -> State:
         text.whole("mamba_d_state", default=256),
         text.whole("mamba_d_conv", default=4, least=1),
     )
+
+
+def granite_hybrid(text: Section) -> State:
+    inner = text.whole("mamba_expand", default=2) * text.whole("hidden_size")
+    heads = text.whole("mamba_n_heads", default=128, least=1)
+    return _mamba_d(text, inner, heads)
 
 
 def falcon_h1(text: Section) -> State:
@@ -82,14 +87,7 @@ def falcon_h1(text: Section) -> State:
     if inner is None:
         inner = text.whole("mamba_expand", default=2) * text.whole("hidden_size")
     heads = text.whole("mamba_n_heads", least=1)
-    return _mamba_2(
-        inner,
-        heads,
-        _head_size(text, "mamba_d_head", inner // heads),
-        text.whole("mamba_n_groups", default=1, least=1),
-        text.whole("mamba_d_state", default=256),
-        text.whole("mamba_d_conv", default=4, least=1),
-    )
+    return _mamba_d(text, inner, heads)
 
 
 def nemotron_h(text: Section) -> State:

@@ -182,7 +182,7 @@ def _compare_box(
     proxy_here = {PROXY_UNIT} if box in _proxy_on(target) else set()
     proxy_here |= {VRRP_UNIT} if box in _address_on(target) else set()
     at_boot = set(wanted) | proxy_here | ({FIREWALL_UNIT} if guards(target, box) else set())
-    at_boot |= {GUARD_UNIT} if _has_guard(target, box) else set()
+    at_boot |= {GUARD_UNIT} if has_guard(target, box) else set()
     superseded = target.superseded.get(box, ())
     source_paths = {file.path for file in source.files.get(box, ())}
     target_paths = {file.path for file in target.files.get(box, ())}
@@ -214,14 +214,15 @@ def _compare_box(
     )
 
 
-def _has_guard(release: Release, box: str) -> bool:
+def has_guard(release: Release, box: str) -> bool:
+    """The release has a guard on this box."""
     return any(file.path == UNIT_FOLDER + GUARD_UNIT for file in release.files.get(box, ()))
 
 
 def _guard(facts: BoxFacts, target: Release, box: str, changed: list[str]) -> tuple[bool, bool]:
     """Whether the guard that runs has to stop, and whether one has to start: its files change together."""
     state = facts.units.get(GUARD_UNIT)
-    runs, wanted = state is not None and state.active == "active", _has_guard(target, box)
+    runs, wanted = state is not None and state.active == "active", has_guard(target, box)
     up = runs or (state is not None and not state.down)
     renewed = any(path.startswith(GUARD_FOLDER + "/") or path == UNIT_FOLDER + GUARD_UNIT for path in changed)
     return up and (renewed or not wanted), wanted and (renewed or not runs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from fleetctl.facts.types import BoxFacts, Observed
-from fleetctl.plan.difference import Difference
+from fleetctl.plan.difference import Difference, has_guard
 from fleetctl.plan.firewall import guards, is_foreign, who_is_shut_out
 from fleetctl.plan.floating import floating_refusals
-from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT
+from fleetctl.render.names import FIREWALL_UNIT
 from fleetctl.render.proxy import endpoint
 from fleetctl.render.release import Release
 from fleetctl.spec.units import gib
@@ -149,7 +149,7 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
                 f"{box}: {mention.unit} names {mention.names} (in {mention.where}): if it starts or restarts it, "
                 f"list it under superseded: too"
             )
-        if _has_guard(target, box):
+        if has_guard(target, box):
             found += [f"{box}: {text}" for text in others_on_guard(facts)]
         if facts.drained is not None and difference.boxes[box].forget_drained:
             found.append(f"{box} is {facts.drained}; the move sends requests to its engines again")
@@ -227,10 +227,6 @@ def others_on_guard(facts: BoxFacts) -> list[str]:
         if state is not None and not state.down:
             found.append(f"{unit} is active beside the guard: {does}")
     return found
-
-
-def _has_guard(release: Release, box: str) -> bool:
-    return any(file.path.endswith(f"/{GUARD_UNIT}") for file in release.files.get(box, ()))
 
 
 _ENDS_PROCESSES = (

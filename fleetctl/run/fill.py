@@ -45,17 +45,14 @@ class Filler:
 
 
 def _refuse_as_key(value: str, where: str) -> None:
-    wrong = (
-        "is empty"
-        if not value
-        else "begins with #"
-        if value.startswith("#")
-        else "has white space in it"
-        if any(character.isspace() for character in value)
-        else ""
-    )
-    if wrong:
-        raise SpecError(f"the secret in {where} cannot be a key: it {wrong}")
+    faults = {
+        "is empty": not value,
+        "begins with #": value.startswith("#"),
+        "has white space in it": any(character.isspace() for character in value),
+    }
+    for fault, present in faults.items():
+        if present:
+            raise SpecError(f"the secret in {where} cannot be a key: it {fault}")
 
 
 def _as_environment_value(value: str) -> str:
