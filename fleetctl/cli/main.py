@@ -14,6 +14,7 @@ from fleetctl.cli import (
     apply,
     capacity,
     cutover,
+    doctor,
     drain,
     guard,
     init,
@@ -63,6 +64,8 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
+app.command("doctor")(doctor.doctor)
+app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")

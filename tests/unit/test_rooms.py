@@ -15,6 +15,7 @@ from fleetctl.render.guard import SHARED
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
 BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates", "checkpoint"}
+BELOW |= {"doctor", "watch"}
 MAY_TOUCH = {
     "spec": set[str](),
     "facts": {"spec", "remote", "render", "plan"},
@@ -23,6 +24,8 @@ MAY_TOUCH = {
     "render": {"spec", "capacity", "engine"},
     "plan": {"spec", "render", "facts"},
     "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates"},
+    "doctor": {"spec", "facts", "capacity", "render", "plan", "proxy", "remote"},
+    "watch": {"spec", "facts", "render", "remote"},
     "run": BELOW,
     "remote": {"spec"},
     "onbox": set[str](),

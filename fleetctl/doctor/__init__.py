@@ -1,0 +1,1 @@
+"""Finds what would hurt before it does. One file per family of findings; pure but for ``examine.py``."""

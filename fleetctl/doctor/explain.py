@@ -1,0 +1,69 @@
+"""What a code means; the page docs/doctor.md: ``python -m fleetctl.doctor.explain > docs/doctor.md``."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from fleetctl.doctor.families import FAMILIES, kinds
+from fleetctl.doctor.finding import Kind
+from fleetctl.errors import SpecError
+from fleetctl.proxy.lint.findings import Rule
+
+_INTRODUCTION = """\
+# What doctor finds
+
+`fleetctl doctor [BOX]…` looks at every box, at the proxy and at the engines themselves, and says what hurts or will:
+each finding with its code, what was seen, why it matters and the exact fix. It changes nothing.
+`fleetctl explain CODE` prints what stands here.
+
+**error**: something is broken or will break. **warning**: it will hurt when something else happens. **note**: worth
+knowing. Exit status: 0 when there are at most notes, 9 when there are errors or warnings, 3 when a box could not be
+looked at. `--json` prints one event a line for each finding, and `summary` last.
+
+This page is made from the kinds of findings.
+"""
+
+
+def explained(code: str) -> Kind:
+    """The kind of a code, of doctor or of ``proxy lint``. Raises SpecError, with the nearest code, for any other."""
+    from fleetctl.proxy.lint.rules_haproxy import RULES as HAPROXY
+    from fleetctl.proxy.lint.rules_nginx import RULES as NGINX
+
+    known = kinds()
+    known |= {rule.code: _of_lint(rule) for rule in HAPROXY} | {rule.code: _of_lint(rule) for rule in NGINX}
+    wanted = code.strip().upper()
+    if wanted not in known:
+        near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.3)
+        raise SpecError(f"there is no finding {code}", hint=f"near it: {', '.join(near)}" if near else None)
+    return known[wanted]
+
+
+def _of_lint(rule: Rule[Any]) -> Kind:
+    fix = "docs/proxy-lint.md has an example and what to write instead"
+    return Kind(rule.code, rule.severity, rule.title, rule.looks_for, rule.why, fix, rule.source)
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    for family in FAMILIES:
+        parts.append(f"## {family.name.capitalize()}\n")
+        parts += [_part(kind) for kind in family.kinds]
+    return "\n".join(parts)
+
+
+def _part(kind: Kind) -> str:
+    return f"""\
+### {kind.code} {kind.title} ({kind.severity.value})
+
+Looks for {kind.looks_for}.
+
+- Why: {kind.why}
+- Fix: {kind.fix}
+- Source: {kind.source}
+"""
+
+
+if __name__ == "__main__":
+    print(page(), end="")

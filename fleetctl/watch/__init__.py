@@ -1,0 +1,1 @@
+"""What is going on: every engine read directly, summed, shown."""

@@ -1,0 +1,115 @@
+"""The fleet at one moment. None is "not known" everywhere, and never zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counters of one engine, or of several together, since the watch began; they never go backwards.
+
+    What an engine counted before the watch began is in them too. Tokens, requests, seconds.
+    """
+
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    requests: float | None = None
+    """Requests that ended."""
+    first_tokens: float | None = None
+    """How many first tokens the next one sums up."""
+    first_token_seconds: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    draft_tokens: float | None = None
+    accepted_tokens: float | None = None
+    preemptions: float | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What people read. Rates are over the time since the sample before, and None in the first.
+
+    Tokens/s, requests/min, seconds, parts of 1.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
+    prompt_rate: float | None = None
+    generation_rate: float | None = None
+    request_rate: float | None = None
+    first_token: float | None = None
+    """Seconds to the first token, the mean of those since the sample before."""
+    cache_usage: float | None = None
+    """Of several engines: weighed by their caches where those are known, otherwise their mean."""
+    prefix_hit_rate: float | None = None
+    acceptance: float | None = None
+    """Accepted of drafted tokens."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One engine. ``why`` says why it could not be read (``figures`` and ``counts`` are then the last known counters).
+
+    ``server`` is what the proxy says of it, in a word; ``unit`` the state of its unit.
+    """
+
+    id: str
+    model: str
+    boxes: tuple[str, ...]
+    server: str
+    unit: str
+    figures: Figures
+    counts: Counts
+    restarts: int = 0
+    """How often its counters began anew since the watch began."""
+    why: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """It was read this time."""
+        return self.why is None
+
+
+@dataclass(frozen=True)
+class BoxSample:
+    """One box. Sizes are bytes; ``pressure`` is the share of the last 10 s (percent) that something waited for memory.
+
+    ``why``: the box could not be asked.
+    """
+
+    memory: int | None = None
+    available: int | None = None
+    swap_used: int | None = None
+    pressure: float | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class ProxySample:
+    """The proxies together: requests that wait in the shared queue, and those that run."""
+
+    waiting: int | None = None
+    running: int | None = None
+    request_rate: float | None = None
+    """Requests per second, as HAProxy counts its last second."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The fleet at ``at`` (epoch seconds). ``total`` is over the copies that are known; see ``unknown``."""
+
+    at: float
+    fleet: str
+    layout: str | None
+    generation: int | None
+    copies: tuple[Copy, ...] = ()
+    total: Figures = field(default_factory=Figures)
+    counts: Counts = field(default_factory=Counts)
+    boxes: dict[str, BoxSample] = field(default_factory=dict)
+    proxy: ProxySample = field(default_factory=ProxySample)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Copies that could not be read."""
+        return tuple(copy.id for copy in self.copies if not copy.known)
