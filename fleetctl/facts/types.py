@@ -76,9 +76,10 @@ class Mention(Seen):
 
 
 class ServerFacts(Seen):
-    """A server of the running HAProxy, in its own words."""
+    """A server of the running HAProxy, in its own words. ``admin`` is what it was told to be: ready, drain or maint."""
 
     status: str
+    admin: str = ""
     running: int = 0
     queued: int = 0
     total: int = 0
@@ -93,6 +94,8 @@ class ServerFacts(Seen):
     @property
     def closed(self) -> bool:
         """It takes none, however well its engine is: it is drained or was taken out. One that is down need not be."""
+        if self.admin:
+            return self.admin != "ready"
         return self.status.startswith("DRAIN") or self.status == "MAINT"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from fleetctl.facts.proxies import servers_up_somewhere
+from fleetctl.facts.proxies import servers_not_closed
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
 from fleetctl.plan.firewall import Work, guards, work_on
 from fleetctl.plan.merged import merged_proxy, names_during
@@ -103,11 +103,12 @@ def compare(
     boxes = {name: _compare_box(facts, name, source, target, restart, generation) for name, facts in observed.items()}
     wanted = {f"{engine.backend}/{engine.server}": engine for engine in target.engines}
     starting = {engine.id for engine in restart}
-    # Proxies that go away count too: until they do, requests come through them.
-    up = servers_up_somewhere(target.proxy, observed) | servers_up_somewhere(source.proxy, observed)
+    # Proxies that go away count too: until they do, requests come through them. So do servers that are down or have no
+    # weight: requests may still run there, and a check that passes brings them back in the middle of the move.
+    open_now = servers_not_closed(target.proxy, observed) | servers_not_closed(source.proxy, observed)
     closed = [
         name
-        for name in sorted({name for seen in up for name in names_during(seen, source.proxy, target.proxy)})
+        for name in sorted({name for seen in open_now for name in names_during(seen, source.proxy, target.proxy)})
         if (name not in wanted or wanted[name].id in starting) and not name.endswith("/BACKEND")
     ]
     opened = [
