@@ -231,7 +231,7 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     again = look(subject, (target,))
     observed = again.observed if number is None else _with_kept_secrets(subject, target, again.observed, number)
     refuse_if_unnamed(source, target, observed)
-    difference = compare(source, target, observed, number)
+    difference = compare(source, target, observed, number, back=True)
     playbook, why = _book_of_move(books, "rollback", source, target, observed, difference)
     return build_plan(
         source=source,

@@ -227,6 +227,9 @@ def test_a_rollback_needs_no_secret_of_the_operator(moving: Moving) -> None:
     keys = moving.changed(lambda d: d["proxy"].update(api_keys={"office": {"env": "TEST_KEY"}}))
     more = moving.changed(lambda d: d["proxy"].update(api_keys={"office": {"env": "TEST_KEY"}}, hold="7m"))
     env = {"TEST_KEY": "sk-0ffice"}
+    before = moving.moves()
+    refused = moving.run("cutover", "--to", "split", "--yes", text=keys)
+    assert (refused.rc, "TEST_KEY" in refused.said, moving.moves()) == (2, True, before), refused
     moving.cutover("split", text=keys, env=env)
     moving.cutover("replicas", text=more, env=env)
     assert moving.run("rollback", "--yes").rc == 0, "neither the keys nor the file that names them are here"
