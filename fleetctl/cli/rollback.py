@@ -23,7 +23,10 @@ from fleetctl.cli.options import (
 
 def rollback(
     to: Annotated[
-        int | None, typer.Option("--to", help="Generation to go back to; default: the one before the current.")
+        int | None,
+        typer.Option(
+            "--to", min=0, help="Generation to go back to; 0: before fleetctl. Default: the one before the current."
+        ),
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take back a move that was cut off, whatever it was.")] = False,
     fleet: FleetFile = DEFAULT_FLEET,

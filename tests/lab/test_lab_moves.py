@@ -264,7 +264,9 @@ def test_the_first_cutover_replaces_what_was_set_up_by_hand_and_rollback_gives_i
     assert moving.answers()
     moving.cutover("split", text=superseding)
     assert moving.rollback().plan["to_layout"] == "replicas"
-    last = moving.rollback()
+    again = moving.run("rollback", "--yes")
+    assert (again.rc, "rollback --to 0" in again.said) == (5, True), "two rollbacks must not empty the boxes unasked"
+    last = moving.rollback("--to", "0")
     assert last.plan["to_layout"] is None
     for box in BOXES:
         eventually(lambda box=box: moving.unit(box, "old-vllm.service")[0] == "active")  # type: ignore[misc]
