@@ -1,0 +1,100 @@
+"""Files of a model that are not the same on the boxes that serve it, or not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fleetctl.doctor.box.told import BoxTold, Files
+from fleetctl.doctor.box.versions import Together, together
+from fleetctl.doctor.finding import Finding, Kind, Severity
+from fleetctl.doctor.scene import Scene
+
+DIFFER = Kind(
+    "B10",
+    Severity.WARNING,
+    "model files differ between boxes",
+    "files of a model that one box has and another has not, with another size, another header (safetensors) or other "
+    "words (config.json, tokenizer, chat template); with --checksums every byte is compared; an error for a split "
+    "that is live",
+    "Copies answer differently, and nobody knows why. The ranks of a split load parts of different models, or one of "
+    "them does not start.",
+    "copy the folder again from the box that is right, with rsync --checksum",
+    "the files' own sizes, headers and words",
+)
+BROKEN = Kind(
+    "B11",
+    Severity.ERROR,
+    "weights are not whole",
+    "safetensors files that are shorter than their header says, and files that the folder's index names and that are "
+    "not there",
+    "The engine that loads them does not start, or starts with noise in it.",
+    "copy them again",
+    "safetensors; model.safetensors.index.json",
+)
+KINDS = (DIFFER, BROKEN)
+SHOWN = 4
+_WORDS = (".json", ".jinja", ".txt", ".py", ".model", ".tiktoken", ".vocab")
+
+
+def find(scene: Scene, seen: Mapping[str, BoxTold]) -> Iterator[Finding]:
+    """Findings of all boxes."""
+    for box, told in seen.items():
+        for folder, files in told.models.items():
+            if files is not None and files.broken:
+                yield BROKEN.found(
+                    box,
+                    folder,
+                    f"the weights in {folder} are not whole: {files.broken[0]}",
+                    *files.broken[:5],
+                    fix=f"copy them again: rsync -a --checksum GOOD:{folder}/ {folder}/ on {box}",
+                )
+    compared: set[tuple[str, frozenset[str]]] = set()
+    for group in together(scene):
+        folder = group.engine.weights
+        there = {box: files for box in group.boxes if box in seen and (files := seen[box].models.get(folder))}
+        key = (folder, frozenset(there))
+        if len(there) > 1 and key not in compared:
+            compared.add(key)
+            yield from _compared(group, folder, there)
+
+
+def _compared(group: Together, folder: str, there: Mapping[str, Files]) -> Iterator[Finding]:
+    """Each box against the first of the group."""
+    base, *others = there
+    for box in others:
+        told = differences(base, there[base].files, box, there[box].files)
+        if told:
+            yield differ(group, folder, base, box, told)
+
+
+def differ(group: Together, folder: str, base: str, box: str, told: list[str]) -> Finding:
+    """The finding for a folder of two boxes."""
+    more = f", and {len(told) - 1} more" if len(told) > 1 else ""
+    return DIFFER.found(
+        box,
+        folder,
+        f"{folder} is not the same on {box} as on {base}: {told[0]}{more}",
+        *told[:SHOWN],
+        *([f"and {len(told) - SHOWN} more"] if len(told) > SHOWN else []),
+        fix=f"find out which of them is right; from {base} to {box}, on {box}: rsync -a --checksum {base}:{folder}/ "
+        f"{folder}/; then `fleetctl restart {box}`",
+        severity=Severity.ERROR if group.split and group.live else None,
+    )
+
+
+def differences(
+    base: str, one: Mapping[str, tuple[int, str]], box: str, other: Mapping[str, tuple[int, str]]
+) -> list[str]:
+    """What differs between the files of two boxes, a sentence each; what an answer depends on first."""
+    told = []
+    for name in sorted({*one, *other}, key=lambda name: (not name.endswith(_WORDS), name)):
+        if name not in other:
+            told.append(f"{name} is not on {box}")
+        elif name not in one:
+            told.append(f"{name} is on {box} alone")
+        elif one[name][0] != other[name][0]:
+            told.append(f"{name} has {one[name][0]:,} bytes on {base} and {other[name][0]:,} on {box}")
+        elif one[name][1] != other[name][1]:
+            what = "other words" if name.endswith(_WORDS) else "another header"
+            told.append(f"{name} has the same size and {what} on {box}")
+    return told
