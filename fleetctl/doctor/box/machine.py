@@ -15,8 +15,8 @@ LITTLE = 20 * 2**30
 """Bytes: with more than that free no file system counts as nearly full, whatever part of it that is."""
 PART = 0.05
 VERY_LITTLE = 2**30
-FILES = 65535
-"""Open files that vLLM wants to be allowed; it raises the soft limit to that by itself where the hard one allows it."""
+FILES = 4096
+"""Open files that an engine with a few hundred requests needs; vLLM raises its soft limit up to the hard one."""
 
 DISK = Kind(
     "B03",
@@ -41,7 +41,7 @@ OPEN_FILES = Kind(
     "B05",
     Severity.WARNING,
     "an engine may open few files",
-    "processes of engines whose hard limit of open files, as they run, is below 65535",
+    "processes of engines whose hard limit of open files, as they run, is below 4096",
     "Each request has a socket: at 1,024, which is systemd's default, connections are refused with "
     "`Too many open files`.",
     "fleetctl's units have LimitNOFILE=1048576; take the drop-in away that lowers it, or give a container --ulimit",
@@ -126,7 +126,7 @@ def _open_files(box: str, told: BoxTold) -> Iterator[Finding]:
         yield OPEN_FILES.found(
             box,
             name,
-            f"{name} may have {most:,} files open, and vLLM wants {FILES:,}",
+            f"{name} may have {most:,} files open; vLLM wants 65,535",
             line,
             fix=f"on {box}: systemctl show -p LimitNOFILE,DropInPaths {name}; fleetctl's unit says 1048576. For a "
             f'container write options: ["--ulimit=nofile=1048576"] under launch:. Then `fleetctl restart {box}`',
