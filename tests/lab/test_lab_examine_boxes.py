@@ -83,10 +83,9 @@ PLANTED = {
         "logind does so when nobody is at it (IdleAction=suspend)",
     ),
     "a running engine may open 1024 files": (
-        f"pid=$(systemctl show -P MainPID {COPY}) && prlimit --pid $pid --nofile -o HARD --noheadings > /run/nofile && "
-        "prlimit --pid $pid --nofile=1024:1024",
+        f"prlimit --pid $(systemctl show -P MainPID {COPY}) --nofile=1024:1024",
         "",
-        f"prlimit --pid $(systemctl show -P MainPID {COPY}) --nofile=$(tr -d ' ' < /run/nofile)",
+        f"systemctl restart {COPY}",
         "B05",
         f"{COPY} may have 1,024 files open",
     ),

@@ -61,11 +61,13 @@ KINDS = (WRONG_MEMORY, MORE_THAN_SHARE, OTHERS_SHORT, GPU_OF_OTHERS)
 
 def find(scene: Scene, box: str, told: MemoryTold) -> Iterator[Finding]:
     """Findings of one box."""
-    yield from _memory_in_file(scene, box, told)
+    wrong = list(_memory_in_file(scene, box, told))
+    yield from wrong
     budget = next((budget for budget in scene.live.budgets if budget.box == box), None)
     if budget is None or not scene.live.ranks_on(box):
         return
-    yield from _held(scene, budget, told)
+    if not wrong:  # with a wrong size every part is wrong
+        yield from _held(scene, budget, told)
     yield from _others(scene, budget, told)
 
 

@@ -47,6 +47,8 @@ REFUSED_START = Kind(
 KINDS = (PAGE_CACHE, START_PEAK, REFUSED_START)
 _SIZES = re.compile(r"\(([0-9.]{1,9})/([0-9.]{1,9}) GiB\).{0,80}\(([0-9.]{1,9}), ([0-9.]{1,9}) GiB\)")
 GIB = 2**30
+SPARE = 10
+"""An engine that runs holds a little less than its share: only more than a tenth of the memory is worth a word."""
 
 
 def find(scene: Scene, box: str, told: MemoryTold) -> Iterator[Finding]:
@@ -74,7 +76,7 @@ def _page_cache(scene: Scene, budget: Budget, told: MemoryTold) -> Iterator[Find
     own = held.total if held is not None else 0
     if any(process.unit == rank.unit for process in told.processes) and held is None:
         return  # what it would give back is not known
-    if not free + own < need <= available + own:
+    if not (free + own + budget.memory // SPARE < need <= available + own):
         return
     yield PAGE_CACHE.found(
         box,
