@@ -163,7 +163,7 @@ def _unattended(scene: Scene, box: str, told: BoxTold, values: dict[str, list[st
     docker = any(engine.image is not None for engine, _ in scene.live.ranks_on(box))
     rows = [line.split("|") for line in told.upgrades.packages]
     installed = [(row[0], row[1]) for row in rows if len(row) == 3]
-    blocked = values.get("Unattended-Upgrade::Package-Blacklist", [])
+    blocked = [pattern for pattern in values.get("Unattended-Upgrade::Package-Blacklist", []) if pattern]
     open_to = sorted(
         name
         for state, name in installed
