@@ -20,7 +20,7 @@ from examined import (
     disk,
     scene,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned import COPY, GIB, TWO_PROXIES
 
@@ -55,6 +55,7 @@ def sleep(**more: Any) -> dict[str, Any]:
     return {"sleep": {"targets": SHOWN, "states": ["freeze", "mem"], **more}}
 
 
+WELL = scene()
 LOOSE = "\n".join(line for line in APT.splitlines() if "nvidia" not in line) + "\n"
 NO_FLEETCTL = [["/etc/needrestart/needrestart.conf", "$nrconf{verbosity} = 2;"]]
 GDM = "Id=display-manager.service\nActiveState=active\n"
@@ -440,6 +441,7 @@ def test_versions_of_haproxy_old_and_new() -> None:
     assert haproxy_of("segfault") is None
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_whatever_tools_print_is_read_without_a_traceback(text: str) -> None:
     assert isinstance(apt_values(text), dict) and isinstance(properties(text), dict)
@@ -456,5 +458,5 @@ def test_whatever_tools_print_is_read_without_a_traceback(text: str) -> None:
         sleep={"targets": text, "desktop": text},
         upgrades={"unattended": True, "timer": text, "apt": text, "packages": [text], "nrconf": [[text, text]]},
     )
-    for one in box_findings(told):
+    for one in box_findings(told, WELL):
         assert one.says and one.fix

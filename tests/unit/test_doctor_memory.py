@@ -19,7 +19,7 @@ from examined import (
     memory_told,
     scene,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned import COPY, GIB
 
@@ -49,6 +49,7 @@ def meminfo(**rows: int) -> dict[str, Any]:
     return {"meminfo": {**MEMINFO, **rows}}
 
 
+WELL = scene()
 OOM = "spark1 kernel: oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,"
 KILLED_ENGINE = (  # newest first, as journalctl --reverse has them
     f"spark1 systemd[1]: {COPY}: Failed with result 'oom-kill'.",
@@ -137,6 +138,14 @@ SYMPTOMS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, s
         "M02",
         "engines hold 93.3 GiB and their part is 87.0 GiB: 6.3 GiB of the reserve is theirs",
         "write reserve: 39GiB under a in fleet.yaml (it is 32.0 GiB)",
+    ),
+    "an engine in a container of docker holds too much": (
+        {"processes": [engine_process(anonymous=12 * GIB, unit=f"docker-{'0' * 64}.scope")]},
+        {},
+        {},
+        "M02",
+        "engines hold 93.3 GiB and their part is 87.0 GiB",
+        "write reserve: 39GiB under a in fleet.yaml",
     ),
     "databases took more than is left, by the guard's notes": (
         {},
@@ -439,6 +448,18 @@ def test_odd_words_of_nvidia_smi_are_never_a_traceback_and_never_a_size(out: str
     assert all(app.used is None for app in apps_of(said) or [])
 
 
+def test_earlyoom_beside_a_guard_can_be_turned_off_and_on_again() -> None:
+    unit = {"load": "loaded", "active": "active", "sub": "running", "enabled": "enabled"}
+    guarded = scene(facts={"units": {"earlyoom.service": unit}}, guard={})
+    (found,) = memory_findings(memory_told(daemons={"earlyoom": ["earlyoom"]}), guarded)
+    assert (found.code, found.where) == ("M16", "earlyoom.service")
+    assert found.says == "earlyoom.service is active beside the guard"
+    assert found.remedy is not None
+    assert found.remedy.do == (("systemctl", "disable", "--now", "earlyoom.service"),)
+    assert found.remedy.undo == (("systemctl", "enable", "--now", "earlyoom.service"),)
+
+
+@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(st.text(max_size=200), st.sampled_from([*KILLED_ENGINE, *OWN_LIMIT, EARLYOOM, OOMD])), max_size=9
@@ -447,4 +468,5 @@ def test_odd_words_of_nvidia_smi_are_never_a_traceback_and_never_a_size(out: str
 def test_whatever_stands_in_a_journal_is_read_without_a_traceback(texts: list[str]) -> None:
     found = deaths(Line(at=NOW - number, text=text) for number, text in enumerate(texts))
     assert len(found) <= len(texts)
-    memory_findings(memory_told(**journal(killed=lines(*texts), xid=lines(*texts), no_memory=lines(*texts[:3]))))
+    told = memory_told(**journal(killed=lines(*texts), xid=lines(*texts), no_memory=lines(*texts[:3])))
+    assert all(one.says and one.fix for one in memory_findings(told, WELL))

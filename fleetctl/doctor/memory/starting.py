@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fleetctl.capacity.calibration import BATCHED_TOKENS
 from fleetctl.doctor.finding import Finding, Kind, Severity
-from fleetctl.doctor.memory.told import MemoryTold, held_by, strangers
+from fleetctl.doctor.memory.told import MemoryTold, held_by, of_unit, strangers
 from fleetctl.doctor.scene import Scene
 from fleetctl.plan.others import taken_on
 from fleetctl.render.release import Budget, Engine, Rank
@@ -74,7 +74,7 @@ def _page_cache(scene: Scene, budget: Budget, told: MemoryTold) -> Iterator[Find
     need = int(rank.share * budget.memory)
     held = held_by(told, rank.unit)
     own = held.total if held is not None else 0
-    if any(process.unit == rank.unit for process in told.processes) and held is None:
+    if any(of_unit(process, rank.unit) for process in told.processes) and held is None:
         return  # what it would give back is not known
     if not (free + own + budget.memory // SPARE < need <= available + own):
         return

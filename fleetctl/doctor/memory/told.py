@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fleetctl.doctor.nvidia import App, Gpu, Said, apps_of, gpus_of, shares_memory
 from fleetctl.facts.types import Seen
+from fleetctl.render.names import engine_unit
 
 
 class Line(Seen):
@@ -112,9 +113,16 @@ class Held:
         return self.host + self.gpu
 
 
+def of_unit(process: EngineProcess, unit: str) -> bool:
+    """A process is a unit's: in its control group, or in a container of it. Docker's have groups of their own."""
+    layout, _, model = process.engine.partition("@")[0].partition("/")
+    in_container = process.unit is not None and process.unit.endswith(".scope")
+    return process.unit == unit or (in_container and unit == engine_unit(layout, model))
+
+
 def held_by(told: MemoryTold, unit: str) -> Held | None:
     """What a unit's engine holds; None where it does not run, or the driver does not say what is the GPU's."""
-    own = [process for process in told.processes if process.unit == unit]
+    own = [process for process in told.processes if of_unit(process, unit)]
     if not own:
         return None
     pids = {process.pid for process in own}
