@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 from fleetctl.onbox import nvidia
 from fleetctl.onbox.builds import image_build, venv_build
 from fleetctl.onbox.examine_memory import in_container, text_of
-from fleetctl.onbox.fingerprints import fingerprints
+from fleetctl.onbox.fingerprints import fingerprints, hub_fingerprints
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
 from fleetctl.onbox.units import engine_processes
@@ -36,9 +36,16 @@ MOST = 60_000  # characters that are told of any output
 
 
 @op("examine_box")
-def examine_box(call: Call, folders: List[str], binaries: List[str], images: List[List[str]]) -> Dict[str, Any]:
+def examine_box(
+    call: Call,
+    folders: List[str],
+    binaries: List[str],
+    images: List[List[str]],
+    hub: Optional[List[Dict[str, Any]]] = None,
+) -> Dict[str, Any]:
     """``folders`` are models, ``binaries`` programs of venvs, ``images`` a container engine and a reference each.
 
+    ``hub`` are models of the hub: ``id``, ``revision`` (or nothing), and the engine's ``env`` as far as that goes.
     Outputs are as the tools print them; what a box does not have or does not tell is None.
     """
     begin = time.time()
@@ -56,7 +63,7 @@ def examine_box(call: Call, folders: List[str], binaries: List[str], images: Lis
         "haproxy": said(call, "haproxy", "-v"),
         "venvs": {binary: packages(call, binary) for binary in binaries},
         "images": {image: image_build(call, engine, image) for engine, image in images},
-        "models": fingerprints(call, folders),
+        "models": {**fingerprints(call, folders), **hub_fingerprints(call, hub or [])},
         "sleep": sleep(call),
         "upgrades": upgrades(call),
         "journal": journal_kept(),

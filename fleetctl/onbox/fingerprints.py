@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.weights import begin_of, expected_size, named_in_index
@@ -60,6 +60,33 @@ def fingerprints(call: Call, folders: List[str]) -> Dict[str, Any]:
             found[folder] = fingerprint(call, folder) if os.path.exists(folder) else None
         except OSError:
             found[folder] = None
+    return found
+
+
+def snapshot(repo: str, revision: str, env: Dict[str, str]) -> Optional[str]:
+    """Folder in the hub's cache that an engine with this environment reads; None where there is none yet.
+
+    The last part of it is the commit. ``revision`` empty: what ``main`` was when it was fetched.
+    """
+    home = env.get("HF_HOME") or os.path.join(env.get("XDG_CACHE_HOME") or "/root/.cache", "huggingface")
+    cache = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    folder = os.path.join(cache, "models--" + repo.replace("/", "--"))
+    try:
+        with open(os.path.join(folder, "refs", revision or "main")) as source:
+            commit = source.read(100).strip()
+    except (OSError, ValueError):
+        commit = revision
+    path = os.path.join(folder, "snapshots", commit)
+    return path if commit and os.path.isdir(path) else None
+
+
+def hub_fingerprints(call: Call, asked: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """Hub id → the fingerprint of what the cache has of it, with its ``commit``; None where it has nothing."""
+    found: Dict[str, Any] = {}
+    for one in asked:
+        path = snapshot(one["id"], one["revision"], one["env"])
+        told = None if path is None else fingerprints(call, [path])[path]
+        found[one["id"]] = told and dict(told, commit=os.path.basename(path or ""))
     return found
 
 

@@ -312,6 +312,19 @@ def test_the_same_version_of_another_build_is_told() -> None:
     assert (found.code, found.where) == ("B08", "the build of /opt/vllm/bin/vllm")
 
 
+def test_a_model_of_the_hub_that_was_fetched_at_two_times_is_told_with_its_commits() -> None:
+    seen = scene(models__qwen__weights="qwen/Qwen3-Next")
+    told = [
+        box_told(models={"qwen/Qwen3-Next": {"commit": commit * 20, "files": {"config.json": [1200, commit]}}})
+        for commit in ("ab", "cd")
+    ]
+    assert box_findings(told[0], seen, told[0]) == []
+    (found,) = box_findings(told[0], seen, told[1])
+    assert (found.code, found.where) == ("B10", "qwen/Qwen3-Next")
+    assert "commit abababababab is on a and cdcdcdcdcdcd on b, and 1 more" in found.says
+    assert "write revision: COMMIT, the one that is right, for model qwen" in found.fix
+
+
 def test_what_only_one_box_has_is_no_difference() -> None:
     assert box_findings(box_told(**venv(ray=None))) == []
 

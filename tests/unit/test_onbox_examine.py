@@ -77,6 +77,27 @@ def test_what_is_not_there_is_none_and_a_single_file_is_a_model_too(model: Path,
     assert told[str(single)]["files"] == {"model.gguf": [64, hashlib.sha256(single.read_bytes()).hexdigest()[:16]]}
 
 
+def test_what_the_hub_fetched_is_found_where_the_engine_looks_for_it(tmp_path: Path) -> None:
+    commit = "0123456789abcdef" * 2
+    folder = tmp_path / "hub/models--qwen--Qwen3"
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text(commit)
+    (folder / "blobs").mkdir()
+    (folder / "blobs/x").write_text("{}")
+    (folder / "snapshots" / commit / "config.json").symlink_to("../../blobs/x")
+
+    def ask(revision: str = "", **env: str) -> Any:
+        asked = {"id": "qwen/Qwen3", "revision": revision, "env": env}
+        return fingerprints.hub_fingerprints(call(), [asked])["qwen/Qwen3"]
+
+    for env in ({"HF_HOME": str(tmp_path)}, {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HOME": "/x"}):
+        for revision in ("", "main", commit):
+            told = ask(revision, **env)
+            assert (told["commit"], list(told["files"])) == (commit, ["config.json"])
+    assert ask("v2", HF_HOME=str(tmp_path)) is None and ask("", HF_HOME="/nowhere") is None
+
+
 def test_checksums_are_over_every_byte_and_a_cancelled_one_ends(model: Path) -> None:
     told = fingerprints.model_checksums(call(), [str(model), "/nowhere"])
     whole = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()

@@ -20,9 +20,16 @@ def folders_on(scene: Scene, box: str) -> list[str]:
 def ask(scene: Scene, box: str) -> dict[str, Any]:
     """What a box is asked: of the models, venvs and images of all layouts."""
     engines = [engine for release in (scene.live, *scene.releases) for engine, _ in release.ranks_on(box)]
+    # An engine in a container keeps what it fetches in a place of its own.
+    hub = {
+        engine.weights: {"id": engine.weights, "revision": engine.revision or "", "env": engine.hub}
+        for engine in engines
+        if not engine.weights.startswith("/") and engine.image is None
+    }
     return {
         "folders": folders_on(scene, box),
         "binaries": sorted({engine.binary for engine in engines if engine.binary}),
+        "hub": list(hub.values()),
         "images": sorted({engine.image for engine in engines if engine.image}),
     }
 

@@ -46,7 +46,12 @@ def find(scene: Scene, seen: Mapping[str, BoxTold]) -> Iterator[Finding]:
                     folder,
                     f"the weights in {folder} are not whole: {files.broken[0]}",
                     *files.broken[:5],
-                    fix=f"copy them again: rsync -a --checksum GOOD:{folder}/ {folder}/ on {box}",
+                    fix=f"on {box}, copy them again: "
+                    + (
+                        f"rsync -a --checksum GOOD:{folder}/ {folder}/"
+                        if folder.startswith("/")
+                        else f"hf download --force-download {folder}"
+                    ),
                 )
     compared: set[tuple[str, frozenset[str]]] = set()
     for group in together(scene):
@@ -63,6 +68,9 @@ def _compared(group: Together, folder: str, there: Mapping[str, Files]) -> Itera
     base, *others = there
     for box in others:
         told = differences(base, there[base].files, box, there[box].files)
+        commits = [there[base].commit[:12], there[box].commit[:12]]
+        if told and commits[0] != commits[1]:
+            told.insert(0, f"commit {commits[0]} is on {base} and {commits[1]} on {box}")
         if told:
             yield differ(group, folder, base, box, told)
 
@@ -76,9 +84,20 @@ def differ(group: Together, folder: str, base: str, box: str, told: list[str]) -
         f"{folder} is not the same on {box} as on {base}: {told[0]}{more}",
         *told[:SHOWN],
         *([f"and {len(told) - SHOWN} more"] if len(told) > SHOWN else []),
-        fix=f"find out which of them is right; from {base} to {box}, on {box}: rsync -a --checksum {base}:{folder}/ "
-        f"{folder}/; then `fleetctl restart {box}`",
+        fix=_way_out(group, folder, base, box),
         severity=Severity.ERROR if group.split and group.live else None,
+    )
+
+
+def _way_out(group: Together, folder: str, base: str, box: str) -> str:
+    if not folder.startswith("/"):
+        return (
+            f"write revision: COMMIT, the one that is right, for model {group.engine.model} in fleet.yaml; then "
+            "`fleetctl apply` fetches it"
+        )
+    return (
+        f"find out which of them is right; from {base} to {box}, on {box}: rsync -a --checksum {base}:{folder}/ "
+        f"{folder}/; then `fleetctl restart {box}`"
     )
 
 

@@ -41,8 +41,12 @@ class Image(Seen):
 
 
 class Files(Seen):
-    """Files of a model: name → size and the beginning of a checksum of what was read; ``broken`` are not whole."""
+    """Files of a model: name → size and the beginning of a checksum of what was read; ``broken`` are not whole.
 
+    ``commit`` is what the hub calls them; empty where they are a folder of the operator's own.
+    """
+
+    commit: str = ""
     files: dict[str, tuple[int, str]] = {}
     broken: tuple[str, ...] = ()
 
