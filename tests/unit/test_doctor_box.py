@@ -101,7 +101,7 @@ def test_what_is_not_known_is_no_finding(told: BoxTold) -> None:
 
 # symptom: (what box a tells, code, box, words of the finding and of its fix)
 SYMPTOMS: dict[str, tuple[dict[str, Any], str, str | None, str, str]] = {
-    "a clock is a minute behind": (clock(-60.0), "B01", "b", "ahead of that of a", "timedatectl set-ntp true"),
+    "a clock is a minute behind": (clock(-60.0), "B01", "a", "60.0 s behind that of b", "timedatectl set-ntp true"),
     "nothing keeps the clock right": (
         {"timedatectl": "CanNTP=yes\nNTP=no\nNTPSynchronized=no\n"},
         "B02",
@@ -188,7 +188,7 @@ SYMPTOMS: dict[str, tuple[dict[str, Any], str, str | None, str, str]] = {
         "B10",
         "b",
         "/models/qwen is not the same on b as on a: chat_template.jinja is not on b",
-        "rsync -a --checksum a:/models/qwen/ /models/qwen/",
+        "rsync -a --checksum 10.1.0.1:/models/qwen/ /models/qwen/",
     ),
     "config.json has the same size and other words": (
         model(config__json=[1200, "zz"]),
@@ -202,7 +202,7 @@ SYMPTOMS: dict[str, tuple[dict[str, Any], str, str | None, str, str]] = {
         "B11",
         "a",
         "the weights in /models/qwen are not whole: /models/qwen/model-00002",
-        "rsync -a --checksum",
+        "on a, copy them again: rsync -a --checksum 10.1.0.2:/models/qwen/ /models/qwen/",
     ),
     "sleep targets are not masked": (
         sleep(),
@@ -356,7 +356,7 @@ def test_two_proxies_with_different_haproxy_are_a_note() -> None:
         (clock(0.0), clock(1.5), None),
         (clock(0.0), clock(5.0, way=4.0), None),  # the way explains it
         (clock(0.0), clock(5.0), "the clock of b is 5.0 s ahead of that of a"),
-        (clock(0.0), clock(-5.0), "the clock of a is 5.0 s ahead of that of b"),
+        (clock(0.0), clock(-5.0), "the clock of b is 5.0 s behind that of a"),
         (clock(3600.0), clock(3600.5), "the boxes' clocks are 3600 s ahead of this machine's"),
         (clock(-3600.0), clock(-3600.5), "the boxes' clocks are 3600 s behind this machine's"),
         ({"asked": 0.0}, clock(5.0), None),

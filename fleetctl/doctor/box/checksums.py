@@ -63,5 +63,5 @@ def found_by(scene: Scene, sums: Mapping[str, Sums], known: list[Finding]) -> li
             if names and (box, folder) not in told:
                 told.add((box, folder))
                 lines = [f"{name}: {one[name][:16]}… on {base}, {other[name][:16]}… on {box}" for name in names]
-                found.append(differ(group, folder, base, box, lines))
+                found.append(differ(scene, group, folder, (base, box), lines))
     return found

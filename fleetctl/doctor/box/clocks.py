@@ -75,11 +75,12 @@ def find(scene: Scene, seen: Mapping[str, BoxTold]) -> Iterator[Finding]:
 
 
 def _between(known: Mapping[str, Offset]) -> Iterator[Finding]:
-    """The boxes of which the clock is not that of most."""
+    """The boxes of which the clock is not that of most; of two, the one that is further from the operator's."""
     if len(known) < 2:
         return
-    middle = sorted(offset.by for offset in known.values())[(len(known) - 1) // 2]
-    base = next(box for box, offset in known.items() if offset.by == middle)
+    order = sorted(known, key=lambda box: known[box].by)
+    base = order[len(order) // 2] if len(order) > 2 else min(order, key=lambda box: abs(known[box].by))
+    middle = known[base].by
     for box, offset in known.items():
         apart, doubt = offset.by - middle, offset.doubt + known[base].doubt
         if box != base and abs(apart) > BETWEEN + doubt:

@@ -36,7 +36,7 @@ def ask(scene: Scene, box: str) -> dict[str, Any]:
 
 def find(scene: Scene, seen: Mapping[str, BoxTold]) -> Iterator[Finding]:
     """All findings about boxes."""
-    seen = {box: told for box, told in seen.items() if box in scene.observed}
+    seen = {box: told for box, told in seen.items() if box in scene.observed and box in scene.fleet.boxes}
     yield from clocks.find(scene, seen)
     for box, told in seen.items():
         yield from machine.find(scene, box, told)

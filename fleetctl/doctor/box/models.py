@@ -41,6 +41,8 @@ def find(scene: Scene, seen: Mapping[str, BoxTold]) -> Iterator[Finding]:
     for box, told in seen.items():
         for folder, files in told.models.items():
             if files is not None and files.broken:
+                whole = [one for one in seen if (same := seen[one].models.get(folder)) and not same.broken]
+                source = address_of(scene, whole[0]) if whole else "ORIGIN"
                 yield BROKEN.found(
                     box,
                     folder,
@@ -48,7 +50,7 @@ def find(scene: Scene, seen: Mapping[str, BoxTold]) -> Iterator[Finding]:
                     *files.broken[:5],
                     fix=f"on {box}, copy them again: "
                     + (
-                        f"rsync -a --checksum GOOD:{folder}/ {folder}/"
+                        f"rsync -a --checksum {source}:{folder}/ {folder}/"
                         if folder.startswith("/")
                         else f"hf download --force-download {folder}"
                     ),
@@ -60,10 +62,10 @@ def find(scene: Scene, seen: Mapping[str, BoxTold]) -> Iterator[Finding]:
         key = (folder, frozenset(there))
         if len(there) > 1 and key not in compared:
             compared.add(key)
-            yield from _compared(group, folder, there)
+            yield from _compared(scene, group, folder, there)
 
 
-def _compared(group: Together, folder: str, there: Mapping[str, Files]) -> Iterator[Finding]:
+def _compared(scene: Scene, group: Together, folder: str, there: Mapping[str, Files]) -> Iterator[Finding]:
     """Each box against the first of the group."""
     base, *others = there
     for box in others:
@@ -72,11 +74,12 @@ def _compared(group: Together, folder: str, there: Mapping[str, Files]) -> Itera
         if told and commits[0] != commits[1]:
             told.insert(0, f"commit {commits[0]} is on {base} and {commits[1]} on {box}")
         if told:
-            yield differ(group, folder, base, box, told)
+            yield differ(scene, group, folder, (base, box), told)
 
 
-def differ(group: Together, folder: str, base: str, box: str, told: list[str]) -> Finding:
-    """The finding for a folder of two boxes."""
+def differ(scene: Scene, group: Together, folder: str, two: tuple[str, str], told: list[str]) -> Finding:
+    """The finding for a folder of two boxes; the second is the one that it is about."""
+    base, box = two
     more = f", and {len(told) - 1} more" if len(told) > 1 else ""
     return DIFFER.found(
         box,
@@ -84,19 +87,27 @@ def differ(group: Together, folder: str, base: str, box: str, told: list[str]) -
         f"{folder} is not the same on {box} as on {base}: {told[0]}{more}",
         *told[:SHOWN],
         *([f"and {len(told) - SHOWN} more"] if len(told) > SHOWN else []),
-        fix=_way_out(group, folder, base, box),
+        fix=_way_out(scene, group, folder, two),
         severity=Severity.ERROR if group.split and group.live else None,
     )
 
 
-def _way_out(group: Together, folder: str, base: str, box: str) -> str:
+def address_of(scene: Scene, box: str) -> str:
+    """Where another box reaches it best."""
+    here = scene.fleet.boxes[box]
+    return here.link or here.address
+
+
+def _way_out(scene: Scene, group: Together, folder: str, two: tuple[str, str]) -> str:
+    base, box = two
     if not folder.startswith("/"):
         return (
             f"write revision: COMMIT, the one that is right, for model {group.engine.model} in fleet.yaml; then "
             "`fleetctl apply` fetches it"
         )
     return (
-        f"find out which of them is right; from {base} to {box}, on {box}: rsync -a --checksum {base}:{folder}/ "
+        f"find out which of them is right; from {base} to {box}, on {box}: rsync -a --checksum "
+        f"{address_of(scene, base)}:{folder}/ "
         f"{folder}/; then `fleetctl restart {box}`"
     )
 

@@ -213,7 +213,9 @@ def _needrestart(box: str, told: BoxTold, *, goes: bool) -> Iterator[Finding]:
         box,
         path or "needrestart",
         f"needrestart restarts services of {box} after an upgrade of a library, engines too",
-        f"{path}: $nrconf{{restart}} = '{mode}'" if mode else f"needrestart of {release.get('PRETTY_NAME', 'Ubuntu')}",
+        f"{path}: $nrconf{{restart}} = '{mode}'"
+        if mode
+        else f"needrestart of {release.get('PRETTY_NAME', 'Ubuntu').strip(chr(34))}",
         fix=fix,
         severity=Severity.WARNING if mode == "a" else None,
     )

@@ -156,7 +156,7 @@ def _way_out(engine: Engine, what: str, has: Mapping[str, str]) -> str:
     if what in ("the NVIDIA driver", "the kernel"):
         return (
             f"bring {behind} to {newest} with its distribution's packages (nvidia-driver-… or linux-image-…), one box "
-            f"after the other: fleetctl drain, reboot, fleetctl undrain"
+            "after the other: `fleetctl drain BOX`, upgrade and systemctl reboot there, `fleetctl undrain BOX`"
         )
     if engine.binary is None or what.startswith("the build") or what == "python":
         return f"make the venv of {behind} anew as it is elsewhere, for example with `uv pip sync` from one lock file"

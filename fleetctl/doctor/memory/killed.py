@@ -57,6 +57,8 @@ class Death:
     """The unit where it is known, else the process."""
     by: str
     line: str
+    where: str = ""
+    """What the kernel says of the control groups, in a line of its own."""
     own_limit: bool = False
     """It reached the limit of a control group, and memory was not short."""
     size: int = 0
@@ -66,15 +68,18 @@ class Death:
 def deaths(lines: Iterable[Line]) -> list[Death]:
     """What was ended, oldest first; what two of them report is told once."""
     ordered = sorted(lines, key=lambda line: line.at)
-    where = {found[4]: (found[1], unit_in(found[2])) for line in ordered if (found := _WHERE.search(line.text))}
+    where = {
+        found[4]: (found[1], unit_in(found[2]), line.text) for line in ordered if (found := _WHERE.search(line.text))
+    }
     known: list[Death] = []
     for line in ordered:
         if found := _KERNEL.search(line.text):
-            constraint, unit = where.get(found[2], ("", ""))
+            constraint, unit, said = where.get(found[2], ("", "", ""))
             rss = _RSS.search(line.text)
             own = constraint == "CONSTRAINT_MEMCG" or found[1].lower() != "out"
             size = int(rss[1]) * 1024 if rss else 0
-            known.append(Death(line.at, unit or f"{found[3]} (pid {found[2]})", "the kernel", line.text, own, size))
+            who = unit or f"{found[3]} (pid {found[2]})"
+            known.append(Death(line.at, who, "the kernel", line.text, said, own, size))
         elif found := _EARLYOOM.search(line.text):
             known.append(Death(line.at, f"{found[3]} (pid {found[2]})", found[1], line.text))
         elif found := _OOMD.search(line.text):
@@ -129,6 +134,7 @@ def _killed(scene: Scene, box: str, told: MemoryTold, who: str, died: list[Death
         who,
         f"{who} was ended by {last.by} on {when(last.at)}, {how}{times}",
         *(f"{when(death.at)} {death.line}" for death in reversed(died[-3:])),
+        *([last.where] if last.where else []),
         fix=_way_out(scene, box, who, last),
         severity=severity,
     )
@@ -146,12 +152,12 @@ def _way_out(scene: Scene, box: str, who: str, last: Death) -> str:
     if ours:
         more = "" if scene.fleet.guard else "; write guard: {} in fleet.yaml, so that it stops in order next time"
         return _more_reserve(scene, box) + more
-    size = f", of which it had {gib(last.size)}" if last.size else ""
     protect = ""
     if who.endswith(".service") and last.size:
         room = -(-last.size // 2**30)
-        protect = f"; to keep its memory: guard: {{protect: [{{unit: {who}, memory: {room}GiB, boxes: [{box}]}}]}}"
-    return _more_reserve(scene, box) + size + protect
+        keep = f"{{unit: {who}, memory: {room}GiB, boxes: [{box}]}}"
+        protect = f"; it had {gib(last.size)}, and keeps them with guard: {{protect: [{keep}]}}"
+    return _more_reserve(scene, box) + protect
 
 
 def _more_reserve(scene: Scene, box: str) -> str:

@@ -105,7 +105,7 @@ def _peak(scene: Scene, budget: Budget, engine: Engine, rank: Rank) -> Iterator[
     total = facts.memory["total"]
     if peak + beside + others <= total:
         return
-    lower = f"write --max-num-batched-tokens={measured.batched_tokens} in arguments: of {engine.model}, or lower it"
+    lower = f"write --max-num-batched-tokens={measured.batched_tokens} in arguments: of {engine.model}"
     yield START_PEAK.found(
         box,
         rank.unit,
