@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fleetctl.spec.checks.boxes import wrong_address
 from fleetctl.spec.checks.view import View
-from fleetctl.spec.fleet import Proxy, wrong_kind
+from fleetctl.spec.fleet_proxy import Proxy, wrong_kind
 from fleetctl.spec.problems import Path, Problem, did_you_mean, nearest, shown
 from fleetctl.spec.units import seconds
 
