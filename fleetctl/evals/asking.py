@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -38,27 +39,38 @@ class Endpoint:
 
 
 def run_suite(
-    suite: Suite, endpoint: Endpoint, *, concurrency: int, seed: int, heard: Callable[[Verdict], None]
+    suite: Suite,
+    endpoint: Endpoint,
+    *,
+    concurrency: int,
+    seed: int,
+    heard: Callable[[Verdict], None],
+    within: float | None = None,
 ) -> list[Verdict]:
     """Ask everything, ``concurrency`` at a time, and judge it. Verdicts come in the order of the suite.
 
     ``heard`` is told of each as it comes. What an engine does not answer is wrong, with the reason; nothing is raised.
+    After ``within`` seconds what is there by then is returned.
     """
+    told: dict[str, Verdict] = {}
 
-    async def everything() -> list[Verdict]:
+    async def everything() -> None:
         free = asyncio.Semaphore(concurrency)
 
-        async def one(client: httpx.AsyncClient, scenario: Scenario) -> Verdict:
+        async def one(client: httpx.AsyncClient, scenario: Scenario) -> None:
             async with free:
                 body = suite.request(scenario, endpoint.model, max_tokens=endpoint.max_tokens, seed=seed)
                 verdict = judge(suite, scenario, await ask(client, body))
+            told[scenario.id] = verdict
             heard(verdict)
-            return verdict
 
-        async with endpoint.client(concurrency) as client:
-            return list(await asyncio.gather(*(one(client, scenario) for scenario in suite.scenarios)))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within), endpoint.client(concurrency) as client, asyncio.TaskGroup() as group:
+                for scenario in suite.scenarios:
+                    group.create_task(one(client, scenario))
 
-    return asyncio.run(everything())
+    asyncio.run(everything())
+    return [told[scenario.id] for scenario in suite.scenarios if scenario.id in told]
 
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> Reply:

@@ -217,10 +217,30 @@ class CompletionGate(Part):
     within: Duration = Field(default=120.0, description="longest time for the whole answer")
 
 
+class ToolsGate(Part):
+    """The tool-use test of `fleetctl eval tools`, asked of the engine directly: 60 scenarios, a score of 0 to 100."""
+
+    at_least: Annotated[float, Field(ge=0, le=100)] = Field(default=0.0, description="lowest score that passes")
+    no_worse_than: Literal["current"] | None = Field(
+        default=None,
+        description="`current`: the score must not be lower than that of the build of this model that serves now, as "
+        "this gate or `fleetctl eval tools` noted it",
+    )
+    tolerance: Annotated[float, Field(ge=0, le=100)] = Field(
+        default=3.0, description="points that it may be lower nevertheless"
+    )
+    concurrency: Count | None = Field(
+        default=None, description="scenarios asked at a time; default: the model's concurrency on that box"
+    )
+    max_tokens: Count = Field(default=2048, description="longest answer to one scenario, thinking aloud included")
+    within: Duration = Field(default=900.0, description="longest time for the whole test")
+
+
 class Gates(Part):
     """What an engine must pass before it gets traffic. Readiness, model and context are always checked."""
 
     completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
+    tools: ToolsGate | None = Field(default=None, description="a tool-use test; without this key there is none")
 
 
 class Firewall(Part):
