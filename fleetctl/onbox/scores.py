@@ -39,7 +39,7 @@ def _records() -> List[Dict[str, Any]]:
 
 @op("score_note")
 def score_note(call: Call, record: Dict[str, Any]) -> Dict[str, Any]:
-    """Append a score: ``suite``, ``build``, ``score`` (0 to 100), ``at`` (epoch seconds), ``engine``, ``categories``."""
+    """Append a score: `suite`, `build`, `score` (0 to 100), `at` (epoch seconds), `engine`; more of it is kept too."""
     kept = _records() if os.path.exists(FILE) and os.path.getsize(FILE) > MOST else None
     try:
         os.makedirs(VAR, mode=0o700, exist_ok=True)
