@@ -16,6 +16,7 @@ from fleetctl.cli import (
     cutover,
     doctor,
     drain,
+    eval,
     guard,
     init,
     lab,
@@ -67,6 +68,7 @@ app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")
+app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
 app.add_typer(proxy.app, name="proxy")

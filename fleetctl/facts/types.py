@@ -200,6 +200,17 @@ class MoveFacts(Seen):
         return "fleetctl rollback --undo" if self.operation == "rollback" else "fleetctl rollback"
 
 
+class ScoreFacts(Seen):
+    """What a build scored in a suite: 0 to 100, at an epoch second. ``build`` is its FLEETCTL_ENGINE."""
+
+    suite: str
+    build: str
+    score: float
+    at: float
+    engine: str = ""
+    categories: dict[str, float] = {}
+
+
 class Drained(Seen):
     """A box that an operator took out of the proxy; ``since`` is in epoch seconds."""
 
@@ -235,6 +246,7 @@ class BoxFacts(Seen):
     release: Release | None = None
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
+    scores: dict[str, ScoreFacts] = {}
     lock: Lock | None = None
     moving: str | None = None
     guard_out: dict[str, str] = {}

@@ -16,6 +16,7 @@ from fleetctl.plan.expand import CHANGES, STEPS, place
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
+from fleetctl.plan.tool_scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
 from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
@@ -61,7 +62,8 @@ def build_plan(
     grown = others.refusals if operation in ("cutover", "apply") else []
     if not difference.nothing():
         _refuse([*refusals(source, target, observed, difference), *grown])
-    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside)
+    back = operation == "rollback"
+    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back)
     if not difference.nothing():
         _refuse(_left_undone(playbook, move_))
     steps = () if difference.nothing() else _steps(playbook, move_)
@@ -89,6 +91,7 @@ def build_plan(
         warnings=(
             *warnings(source, target, observed, difference),
             *_doubts(sizings),
+            *unknown_scores(move_),
             *(reason for reason in others.refusals if reason not in grown),
             *others.warnings,
             *notes,

@@ -8,6 +8,7 @@ from typing import Any
 from fleetctl.facts.types import Observed
 from fleetctl.plan.difference import engine_name
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
+from fleetctl.plan.tool_scores import demand
 from fleetctl.render.release import Engine
 from fleetctl.spec.units import gib, parse_duration, seconds
 
@@ -114,6 +115,15 @@ def await_ready(move: Move) -> Iterable[Draft]:
 
 
 def gate(move: Move) -> Iterable[Draft]:
-    """Gates, asked of each engine directly."""
+    """Gates, asked of each engine directly. A build whose score in tool use is known is not tested again."""
     for engine in move.difference.prove:
-        yield of_engine(engine, f"{engine.id} answers: model, context, completion, stream")
+        summary, wanted = f"{engine.id} answers: model, context, completion, stream", demand(move, engine)
+        if wanted is None:
+            yield of_engine(engine, summary)
+        elif wanted.known is not None:
+            yield of_engine(engine, f"{summary} (tool use: {wanted.known.score:.0f} is known)")
+        else:
+            current = f", now {wanted.current.score:.0f}" if wanted.current is not None else ""
+            yield of_engine(
+                engine, f"{summary}, tool use (at least {wanted.floor:.0f} of 100{current})", tools=wanted.floor
+            )
