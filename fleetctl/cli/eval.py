@@ -6,13 +6,25 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from fleetctl.cli.eval_tasks import tasks
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig
 
 if TYPE_CHECKING:
     from fleetctl.evals.score import Score
 
-app = typer.Typer(no_args_is_help=True, help="Test what a model can do.")
+
+class _FileOrSuite(TyperGroup):
+    """``eval TASKFILE`` is ``eval tasks TASKFILE``: what names no suite is a file."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = ["tasks", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(no_args_is_help=True, cls=_FileOrSuite, help="Test what a model can do: `tools`, or a file of tasks.")
 
 
 @app.callback()
@@ -74,9 +86,7 @@ def _of_url(url: str, model: str | None, key: str | None, gate: Any, json: bool)
     from fleetctl.evals.asking import Endpoint
     from fleetctl.gates.tools import score_of
 
-    base = url.rstrip("/").removesuffix("/v1")
-    if not base.startswith(("http://", "https://")):
-        raise SpecError(f"--against {url} is not a URL", hint="write it like http://127.0.0.1:8000")
+    base = base_of(url)
     with EngineClient(base, api_key=key, timeout=30) as client:
         served = list(client.models())
     if not served:
@@ -84,9 +94,9 @@ def _of_url(url: str, model: str | None, key: str | None, gate: Any, json: bool)
     if model is not None and model not in served:
         raise SpecError(f"{base} does not serve {model}", hint=f"it serves {', '.join(served[:10])}")
     asked = model or served[0]
-    _say(f"asking {asked} at {base}", json)
+    say(f"asking {asked} at {base}", json)
     endpoint = Endpoint(base, asked, api_key=key, max_tokens=gate.max_tokens, within=gate.within)
-    told = score_of(endpoint, gate.concurrency or 8, gate.within, lambda text: _say(text, json))
+    told = score_of(endpoint, gate.concurrency or 8, gate.within, lambda text: say(text, json))
     _show(f"{asked} at {base}", told, json)
     return told
 
@@ -100,14 +110,24 @@ def _of_fleet(name: str | None, gate: Any, copies: bool, json: bool, **ways: Any
     with open_fleet(ways["fleet"], accept_new=ways["accept_new"], ssh_config=ways["ssh_config"]) as subject:
         live, engines = engines_named(subject, look(subject), name, copies=copies)
         for engine in engines:
-            _say(f"asking {engine.id}", json)
-            told = evaluate(subject, live, engine, gate, lambda text: _say(text, json))
+            say(f"asking {engine.id}", json)
+            told = evaluate(subject, live, engine, gate, lambda text: say(text, json))
             scores[engine.id] = told
             _show(engine.id, told, json)
     return scores
 
 
-def _say(text: str, json: bool) -> None:
+def base_of(url: str) -> str:
+    """The URL of a server without /v1. Raises SpecError for what is none."""
+    from fleetctl.errors import SpecError
+
+    if not url.startswith(("http://", "https://")):
+        raise SpecError(f"--against {url} is not a URL", hint="write it like http://127.0.0.1:8000")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def say(text: str, json: bool) -> None:
+    """Progress, beside the result."""
     from fleetctl.cli.output import console, emit
 
     if json:
@@ -150,3 +170,6 @@ def _show(who: str, told: Score, json: bool) -> None:
     for verdict in told.failures:
         out.print(Text(f"  {shown(verdict)}"))
     out.print(Text.assemble((f"{who}: ", ""), (f"{told.total:.1f} of 100", "bold")))
+
+
+app.command()(tasks)

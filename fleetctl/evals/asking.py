@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import httpx
 
 from fleetctl.evals.judge import Called, Reply, Verdict, judge
 from fleetctl.evals.scenario import Scenario, Suite
+from fleetctl.evals.scorers import cosine, points
+from fleetctl.evals.tasks import Similar, Task
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,69 @@ def run_suite(
     return [told[scenario.id] for scenario in suite.scenarios if scenario.id in told]
 
 
+@dataclass(frozen=True)
+class Answered:
+    """A task, what came, and 0 to 1 for it with the reason where it is not 1."""
+
+    task: Task
+    reply: Reply
+    points: float
+    why: str
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    endpoint: Endpoint,
+    *,
+    concurrency: int,
+    seed: int,
+    heard: Callable[[Answered], None],
+    embeddings: Endpoint | None = None,
+) -> list[Answered]:
+    """Ask all tasks, ``concurrency`` at a time, and score the answers, in the order of the tasks.
+
+    ``embeddings`` is a server of an embedding model, for rules that compare meanings. Nothing is raised for what an
+    engine does not answer: it has 0 points, with the reason.
+    """
+    told: dict[str, Answered] = {}
+
+    async def everything() -> None:
+        free = asyncio.Semaphore(concurrency)
+
+        async def one(client: httpx.AsyncClient, embedder: httpx.AsyncClient | None, task: Task) -> None:
+            async with free:
+                reply = await ask(client, task.request(endpoint.model, seed))
+                if reply.wrong or reply.finish_reason == "length":
+                    scored = (0.0, reply.wrong or f"cut off after {task.max_tokens} tokens")
+                elif isinstance(task.rule, Similar) and embedder is not None and embeddings is not None:
+                    scored = points(task.rule, reply.text, await _alike(embedder, embeddings.model, task.rule, reply))
+                else:
+                    scored = points(task.rule, reply.text)
+            told[task.id] = Answered(task, reply, *scored)
+            heard(told[task.id])
+
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(endpoint.client(concurrency))
+            embedder = await stack.enter_async_context(embeddings.client(concurrency)) if embeddings else None
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            for task in tasks:
+                group.create_task(one(client, embedder, task))
+
+    asyncio.run(everything())
+    return [told[task.id] for task in tasks]
+
+
+async def _alike(client: httpx.AsyncClient, model: str, rule: Similar, reply: Reply) -> float | None:
+    """Cosine of the embeddings of answer and expectation; None when the server does not give them."""
+    body = {"model": model, "input": [reply.text or " ", rule.expected]}
+    try:
+        answer = await client.post("/v1/embeddings", json=body)
+        one, other = (item["embedding"] for item in answer.json()["data"])
+        return cosine(one, other)
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None
+
+
 async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> Reply:
     """One chat completion, streamed where ``body`` says so."""
     began = time.monotonic()
@@ -89,7 +154,7 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> Reply:
         return Reply(wrong=f"not answered: {str(error) or type(error).__name__}", seconds=time.monotonic() - began)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         return Reply(wrong=f"the answer is not a chat completion: {error!r}", seconds=time.monotonic() - began)
-    return Reply(reply.text, reply.calls, reply.finish_reason, reply.wrong, time.monotonic() - began)
+    return replace(reply, seconds=time.monotonic() - began)
 
 
 def _whole(body: dict[str, Any]) -> Reply:
@@ -99,7 +164,14 @@ def _whole(body: dict[str, Any]) -> Reply:
         Called(str(call["function"]["name"]), str(call["function"]["arguments"]))
         for call in message.get("tool_calls") or ()
     )
-    return Reply(message.get("content") or "", calls, str(choice.get("finish_reason") or ""))
+    usage = body.get("usage") or {}
+    return Reply(
+        message.get("content") or "",
+        calls,
+        str(choice.get("finish_reason") or ""),
+        prompt_tokens=int(usage.get("prompt_tokens") or 0),
+        tokens=int(usage.get("completion_tokens") or 0),
+    )
 
 
 async def _streamed(answer: httpx.Response) -> Reply:

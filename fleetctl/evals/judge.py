@@ -30,13 +30,18 @@ class Called:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer. ``wrong`` says why there is none (a status, a broken stream); ``seconds`` to its end."""
+    """An answer. ``wrong`` says why there is none (a status, a broken stream); ``seconds`` to its end.
+
+    ``prompt_tokens`` and ``tokens`` (of the answer) are as the engine counts them; 0: it did not say.
+    """
 
     text: str = ""
     calls: tuple[Called, ...] = ()
     finish_reason: str = ""
     wrong: str = ""
     seconds: float = 0.0
+    prompt_tokens: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
