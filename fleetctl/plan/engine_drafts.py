@@ -115,15 +115,17 @@ def await_ready(move: Move) -> Iterable[Draft]:
 
 
 def gate(move: Move) -> Iterable[Draft]:
-    """Gates, asked of each engine directly. A build whose score in tool use is known is not tested again."""
+    """Gates, asked of each engine directly. The long ones are not on the way back, which nothing holds up."""
     for engine in move.difference.prove:
-        summary, wanted = f"{engine.id} answers: model, context, completion, stream", demand(move, engine)
-        if wanted is None:
-            yield of_engine(engine, summary)
-        elif wanted.known is not None:
-            yield of_engine(engine, f"{summary} (tool use: {wanted.known.score:.0f} is known)")
-        else:
-            current = f", now {wanted.current.score:.0f}" if wanted.current is not None else ""
-            yield of_engine(
-                engine, f"{summary}, tool use (at least {wanted.floor:.0f} of 100{current})", tools=wanted.floor
-            )
+        asked, params = ["model", "context", "completion", "stream"], dict[str, Any]()
+        canary, tools = move.target.gates.long_context, demand(move, engine)
+        if canary is not None and not move.back:
+            asked.append("a long prompt")
+            params["long_context"] = True
+        if tools is not None and tools.known is not None:
+            asked.append(f"tool use ({tools.known.score:.0f} is known)")
+        elif tools is not None:
+            current = f", now {tools.current.score:.0f}" if tools.current is not None else ""
+            asked.append(f"tool use (at least {tools.floor:.0f} of 100{current})")
+            params["tools"] = tools.floor
+        yield of_engine(engine, f"{engine.id} answers: {', '.join(asked)}", **params)

@@ -236,10 +236,24 @@ class ToolsGate(Part):
     within: Duration = Field(default=900.0, description="longest time for the whole test")
 
 
+class LongContextGate(Part):
+    """One long prompt, asked of the engine directly, with a phrase in its middle that has to be found."""
+
+    tokens: Count | None = Field(
+        default=None, description="length of the prompt; default: three quarters of the model's context"
+    )
+    find: bool = Field(default=True, description="the phrase has to be in the answer; without, any text will do")
+    max_tokens: Count = Field(default=512, description="longest answer, thinking aloud included")
+    within: Duration = Field(default=900.0, description="longest time for the answer")
+
+
 class Gates(Part):
     """What an engine must pass before it gets traffic. Readiness, model and context are always checked."""
 
     completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
+    long_context: LongContextGate | None = Field(
+        default=None, description="a long prompt; without this key there is none"
+    )
     tools: ToolsGate | None = Field(default=None, description="a tool-use test; without this key there is none")
 
 

@@ -17,7 +17,7 @@ from fleetctl.steps.base import Context, Record, Step, log_of, register
 
 @register
 class Gate(Step):
-    """Right model and context, real completions, streaming and not, and tool use where the release asks for it."""
+    """Right model and context, real completions, and a long prompt and tool use where the release asks for them."""
 
     kind = "gate"
 
@@ -31,7 +31,7 @@ class Gate(Step):
 
         with box.tunnel(engine.address, engine.port) as socket:
             try:
-                passed = pass_gates(engine, gates, socket, say)
+                passed = pass_gates(engine, gates, socket, say, long_context=step.params.get("long_context", False))
                 if "tools" in step.params and gates.tools is not None:
                     passed["tools"] = pass_tools(engine, gates.tools, step.params["tools"], socket, say)
                     self._note(context, engine, passed["tools"])

@@ -27,7 +27,12 @@ def test_a_score_is_noted_and_a_build_that_is_too_bad_gets_no_traffic(moving: Mo
     assert traffic.failed == []
     moving.unscathed(before, "split")
 
-    good = gated(moving, no_worse_than="current", tolerance=100)
+    gates = {"tools": {"no_worse_than": "current", "tolerance": 100}, "long_context": {"tokens": 20_000}}
+    forgets = moving.changed(lambda d: d.update(gates=gates))
+    refused = moving.run("cutover", "--to", "replicas", "--yes", text=forgets)
+    assert (refused.rc, "failed the gate long_context: in a prompt of " in refused.said) == (6, True), refused
+    gates["long_context"]["find"] = False
+    good = moving.changed(lambda d: d.update(gates=gates))
     plan = moving.run("plan", "--to", "replicas", text=good).plan
     assert [step["params"]["tools"] for step in plan["steps"] if step["kind"] == "gate"] == [0.0, 0.0]
     moved = moving.cutover("replicas", text=good)

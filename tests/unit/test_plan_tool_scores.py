@@ -73,12 +73,15 @@ def test_a_build_that_has_passed_is_not_asked_again_and_one_that_is_too_bad_is()
     target = layout("replicas", gates={"tools": {"at_least": 80}})
     plan = moved(target, boxes_in(SPLIT, 1, a={"scores": scores(target, a=86, b=60)}))
     assert wanted(plan) == [None, 80]
-    assert "(tool use: 86 is known)" in next(step.summary for step in plan.steps if step.kind == "gate")
+    assert "tool use (86 is known)" in next(step.summary for step in plan.steps if step.kind == "gate")
 
 
-def test_nothing_closes_the_way_back() -> None:
-    target = layout("replicas", gates={"tools": {"at_least": 80}})
-    assert wanted(moved(target, boxes_in(SPLIT, 1), "rollback")) == [None, None]
+def test_nothing_closes_the_way_back_or_holds_it_up() -> None:
+    target = layout("replicas", gates={"tools": {"at_least": 80}, "long_context": {}})
+    for operation, params in (("rollback", []), ("cutover", ["long_context", "tools"])):
+        plan = moved(target, boxes_in(SPLIT, 1), operation)
+        asked = [sorted({*step.params} - {"engine"}) for step in plan.steps if step.kind == "gate"]
+        assert asked == [params, params]
 
 
 def test_the_first_layout_is_compared_with_nothing() -> None:

@@ -181,6 +181,8 @@ def gate_times(view: View) -> Iterator[Problem]:
         yield view.problem(("gates", "completion", "within"), "0 leaves the engine no time to answer; write like 2m")
     if view.duration("gates", "tools", "within") == 0:
         yield view.problem(("gates", "tools", "within"), "0 leaves no time for the test; write like 15m")
+    if view.duration("gates", "long_context", "within") == 0:
+        yield view.problem(("gates", "long_context", "within"), "0 leaves no time to answer; write like 15m")
     prompt = view.text("gates", "completion", "prompt")
     if prompt is not None and not prompt.strip():
         yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")
