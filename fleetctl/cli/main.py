@@ -19,6 +19,7 @@ from fleetctl.cli import (
     guard,
     init,
     lab,
+    logs,
     plan,
     proxy,
     render,
@@ -64,6 +65,7 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
+app.command("logs")(logs.logs)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")
