@@ -12,6 +12,7 @@ from fleetctl.errors import BoxError, FleetError, RefusedError, SpecError
 
 if TYPE_CHECKING:
     from fleetctl.remote.boxes import Boxes
+    from fleetctl.remote.connection import BoxConnection
     from fleetctl.run.planning import Books, Subject
     from fleetctl.spec.fleet import Fleet
 
@@ -39,8 +40,14 @@ def open_fleet(
     boxes, unreachable = _reachable(
         lambda names: Boxes.open(fleet, names, **ways, config=ssh_config), list(fleet.boxes), partly
     )
+
+    def again(name: str) -> BoxConnection:
+        from fleetctl.remote.connection import connect
+
+        return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config)
+
     with boxes:
-        yield Subject(fleet, text, boxes, unreachable)
+        yield Subject(fleet, text, boxes, unreachable, again)
 
 
 def _of_file(path: Path) -> tuple[Fleet, str]:
