@@ -17,6 +17,7 @@ from fleetctl.cli import (
     doctor,
     drain,
     guard,
+    history,
     init,
     lab,
     plan,
@@ -64,6 +65,7 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
+app.command("history")(history.history)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")
