@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fleetctl.errors import RefusedError, SpecError
 
 if TYPE_CHECKING:
+    from fleetctl.remote.connection import BoxConnection
     from fleetctl.run.planning import Books, Subject
     from fleetctl.spec.fleet import Fleet
 
@@ -52,8 +53,14 @@ def open_fleet(
             raise SeveralBoxesError(unreachable)
     else:
         boxes, unreachable = Boxes.open(fleet, **ways, config=ssh_config), {}
+
+    def again(name: str) -> BoxConnection:
+        from fleetctl.remote.connection import connect
+
+        return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config)
+
     with boxes:
-        yield Subject(fleet, text, boxes, unreachable)
+        yield Subject(fleet, text, boxes, unreachable, again)
 
 
 def _of_file(path: Path) -> tuple[Fleet, str]:

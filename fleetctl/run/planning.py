@@ -19,6 +19,7 @@ from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import Plan
 from fleetctl.remote.boxes import Boxes
+from fleetctl.remote.connection import BoxConnection
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import File, Release
 from fleetctl.run.secrets import Expected, expected
@@ -33,13 +34,15 @@ Books = Callable[[str], Playbook]
 class Subject:
     """The fleet that a command is about: its file, as values and as text, and the connected boxes.
 
-    ``unreachable`` has the boxes that could not be connected, for a command that goes on without them.
+    ``unreachable`` has the boxes that could not be connected, for a command that goes on without them; ``connect``
+    tries one of them again, without asking anybody for a password.
     """
 
     fleet: Fleet
     text: str
     boxes: Boxes
     unreachable: Mapping[str, FleetError] = field(default_factory=dict)
+    connect: Callable[[str], BoxConnection] | None = None
 
 
 @dataclass(frozen=True)
