@@ -34,6 +34,7 @@ def history(
     from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.cli.show_history import show_generations, show_history, show_steps
     from fleetctl.errors import BoxError, SpecError
+    from fleetctl.facts.assess import reason
     from fleetctl.facts.history import gather_history, read_move
     from fleetctl.remote.errors import SeveralBoxesError
     from fleetctl.run.history import changes, find, steps_of
@@ -76,7 +77,8 @@ def history(
     if away:
         for name, error in away.items():
             if json:
-                emit("note", text=f"{name} cannot tell: {error.message}")
+                emit("note", text=f"{name} cannot tell what it remembers: {reason(name, error)}")
             else:
-                console(error=True).print(f"{name} cannot tell what it remembers: {error.message}", markup=False)
+                told_of = f"{name} cannot tell what it remembers: {reason(name, error)}"
+                console(error=True).print(told_of, markup=False)
         raise typer.Exit(BoxError.exit_code)

@@ -12,7 +12,8 @@ from fleetctl.errors import RefusedError, SpecError
 
 if TYPE_CHECKING:
     from fleetctl.remote.connection import BoxConnection
-    from fleetctl.run.planning import Books, Subject
+    from fleetctl.run.planning import Books
+    from fleetctl.run.subject import Subject
     from fleetctl.spec.fleet import Fleet
 
 
@@ -39,7 +40,7 @@ def open_fleet(
 
     from fleetctl.remote.boxes import Boxes
     from fleetctl.remote.errors import SeveralBoxesError
-    from fleetctl.run.planning import Subject
+    from fleetctl.run.subject import Subject
 
     there = sys.stdin.isatty()
     ask_password = (lambda box: getpass.getpass(f"sudo password on {box}: ")) if there else None

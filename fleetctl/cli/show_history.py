@@ -80,7 +80,7 @@ def show_generations(kept: Mapping[int, GenerationTold], current: int | None, ou
     ]
     hang(out, Text(f"generations kept: {', '.join(told)}"), 18)
     if any(number != current for number in kept):
-        out.print("`fleetctl rollback --to N` goes back to one; `fleetctl history MOVE` shows the steps of a move")
+        hang(out, "`fleetctl rollback --to N` goes back to one; `fleetctl history MOVE` shows the steps of a move", 2)
 
 
 def show_steps(change: Change, box: str, steps: list[StepTold], out: Console) -> None:

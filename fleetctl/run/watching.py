@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleetctl.run.planning import Subject
+from fleetctl.run.subject import Subject
 from fleetctl.watch.watcher import Watcher
 
 

@@ -120,8 +120,8 @@ def test_status_tells_a_box_that_cannot_tell_from_one_that_cannot_be_reached() -
     observed = {"a": boxes_in(BEFORE, a={"notes": ("current points at nothing",)})["a"]}
     for error, said in (
         (OpFailed("b", "facts", "OpError", "release.json is damaged"), "b: release.json is damaged"),
-        (ConnectionLost("b", "no route"), "b cannot be reached: b: no route"),
-        (BoxError("b", "no route"), "b cannot be reached: b: no route"),
+        (ConnectionLost("b", "no route"), "b cannot be reached: no route"),
+        (BoxError("b", "no route"), "b cannot be reached: no route"),
     ):
         found = assess(observed, "a", "office", {"b": error})
         assert found.problems[0] == said
