@@ -27,6 +27,7 @@ from fleetctl.cli import (
     rollback,
     schema,
     status,
+    web,
 )
 
 app = typer.Typer(
@@ -66,6 +67,7 @@ app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
 app.command("history")(history.history)
+app.command("web")(web.web)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")

@@ -65,8 +65,8 @@ def overview(subject: Subject) -> Overview:
         return Overview(state.found, state.memory, watcher.sample())
 
 
-def state_of(subject: Subject) -> Overview:
-    """The same without the engines' own word."""
+def state_of(subject: Subject, *, file: bool = True) -> Overview:
+    """The same without the engines' own word; without ``file`` nothing is said of fleet.yaml."""
     observed, failed = gather_some(subject.boxes, questions(subject.fleet))
     away = {**subject.unreachable, **failed}
     if not observed:
@@ -76,7 +76,7 @@ def state_of(subject: Subject) -> Overview:
             lock = facts.lock.model_copy(update={"connected": False})
             observed[name] = facts.model_copy(update={"lock": lock})
     found = assess(observed, subject.fleet.proxy.lead, subject.fleet.fleet, away)
-    found.notes += file_notes(subject, observed)
+    found.notes += file_notes(subject, observed) if file else []
     return Overview(found, {box: _memory(subject, box, facts) for box, facts in observed.items()})
 
 

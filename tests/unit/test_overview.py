@@ -1,4 +1,4 @@
-"""What `status` says of fleet.yaml, of a move that was cut off, of what is unknown; and how its lines fit a terminal."""
+"""What `status` says of fleet.yaml, of a move that was cut off, of what is unknown; how its lines fit a terminal."""
 
 from __future__ import annotations
 
