@@ -17,6 +17,7 @@ from fleetctl.cli import (
     doctor,
     drain,
     guard,
+    history,
     init,
     lab,
     logs,
@@ -27,6 +28,7 @@ from fleetctl.cli import (
     rollback,
     schema,
     status,
+    web,
 )
 
 app = typer.Typer(
@@ -66,6 +68,8 @@ app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
+app.command("history")(history.history)
+app.command("web")(web.web)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")

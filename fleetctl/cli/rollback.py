@@ -23,7 +23,8 @@ from fleetctl.cli.options import (
 
 def rollback(
     to: Annotated[
-        int | None, typer.Option("--to", help="Generation to go back to; default: the one before the current.")
+        int | None,
+        typer.Option("--to", help="Generation to go back to (fleetctl history has them); default: the one before."),
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take back a move that was cut off, whatever it was.")] = False,
     fleet: FleetFile = DEFAULT_FLEET,
@@ -36,7 +37,10 @@ def rollback(
     ssh_config: SshConfig = None,
     debug: Debug = False,
 ) -> None:
-    """Bring back the layout before this one, with the files and enablement the boxes kept."""
+    """Bring back the layout before this one, with the files and enablement the boxes kept.
+
+    `fleetctl history` shows which generations there are to go back to.
+    """
     from fleetctl.cli.mover import Mover
     from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.errors import SpecError

@@ -9,7 +9,7 @@ from enum import Enum
 
 from fleetctl.watch.logs.line import Line
 
-# Seconds that a line waits for earlier ones of boxes that are being followed: journald wakes its readers once in 0.25 s.
+# Seconds that a line waits for earlier ones of boxes that are followed: journald wakes its readers once in 0.25 s.
 WINDOW = 0.6
 LONGEST = 1.5  # seconds after which it waits no more, whatever the clocks of the boxes say
 STALL = 3.0  # seconds of silence after which a box that should have more is not waited for
