@@ -10,8 +10,6 @@ import typer
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, Json, SshConfig, Via
 
 if TYPE_CHECKING:
-    from fleetctl.remote.connection import BoxConnection
-    from fleetctl.run.planning import Subject
     from fleetctl.watch.logs.stream import Wanted
 
 # -f follows here, as it does in every other program that shows logs.
@@ -55,9 +53,7 @@ def logs(
     Keys, tokens and passwords are left out, and so are health checks that went well. Times are by this machine's clock.
     Exit status 3 when a box cannot be read.
     """
-    from functools import partial
-
-    from fleetctl.cli.session import open_fleet
+    from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.cli.show_logs import ended_quietly, show_logs
     from fleetctl.errors import BoxError
     from fleetctl.run.sources import log_sources
@@ -66,22 +62,14 @@ def logs(
     wanted = _wanted(follow, lines, since, until, grep, None if everything or grep else HEALTH_CHECKS)
     with (
         ended_quietly(),
-        open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True) as subject,
+        open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True, reach=QUICK) as subject,
     ):
         sources = log_sources(subject, names or (), everything=everything)
-        again = partial(_connected, subject, ssh_config)
-        with Reading(sources, wanted, subject.boxes, again, subject.unreachable) as reading:
+        with Reading(sources, wanted, subject.boxes, subject.connect, subject.unreachable) as reading:
             show_logs(reading, sources, list(subject.fleet.boxes), as_json=json)
         missed = reading.errors()
     if missed:
         raise typer.Exit(BoxError.exit_code)
-
-
-def _connected(subject: Subject, ssh_config: Path | None, box: str) -> BoxConnection:
-    """A box that could not be reached when the command began. Nobody can be asked for a password by then."""
-    from fleetctl.remote.connection import connect
-
-    return connect(box, subject.fleet.boxes[box], config=ssh_config)
 
 
 def _wanted(

@@ -28,6 +28,7 @@ from fleetctl.cli import (
     rollback,
     schema,
     status,
+    top,
     web,
 )
 
@@ -67,6 +68,7 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
+app.command("top")(top.top)
 app.command("logs")(logs.logs)
 app.command("history")(history.history)
 app.command("web")(web.web)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fleetctl.facts.gather import gather_some, questions
 from fleetctl.facts.types import lead_of
 from fleetctl.remote.errors import SeveralBoxesError
-from fleetctl.run.planning import Subject
+from fleetctl.run.subject import Subject
 from fleetctl.watch.logs.names import Source, chosen, sources_of
 
 

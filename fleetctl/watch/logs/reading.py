@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from fleetctl.errors import FleetError
 from fleetctl.remote.connection import BoxConnection
@@ -28,7 +29,7 @@ class Reading:
         sources: Iterable[Source],
         wanted: Wanted,
         boxes: Mapping[str, BoxConnection],
-        connect: Callable[[str], BoxConnection],
+        connect: Callable[[str], BoxConnection] | None,
         away: Mapping[str, FleetError],
     ) -> None:
         units: dict[str, list[str]] = {}
@@ -43,7 +44,7 @@ class Reading:
                 replace(wanted, units=tuple(dict.fromkeys(names))),
                 self._funnel,
                 boxes.get(box),
-                lambda box=box: connect(box),  # type: ignore[misc]
+                None if connect is None else partial(connect, box),
                 away.get(box),
             )
             self._streams.append(stream)

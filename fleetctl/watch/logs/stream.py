@@ -46,7 +46,7 @@ class BoxStream:
         wanted: Wanted,
         funnel: Funnel,
         connection: BoxConnection | None,
-        connect: Callable[[], BoxConnection],
+        connect: Callable[[], BoxConnection] | None,
         away: FleetError | None = None,
     ) -> None:
         self.box = box
@@ -109,6 +109,8 @@ class BoxStream:
             error, self._away = self._away, None
             raise error
         if self._connection is None:
+            if self._connect is None:
+                raise ConnectionLost(self.box, "it is not connected")
             self._connection = self._connect()
         self._connection.reconnect()
         return self._connection
