@@ -35,7 +35,8 @@ def show_logs(reading: Iterable[Line | Note | None], sources: list[Source], boxe
     sys.stdout.flush()
     if not shown and not as_json:
         units = ", ".join(sorted({source.unit for source in sources}))
-        console(error=True).print(f"nothing like this in the journal of {units}", markup=False)
+        told = f"nothing in the journal of {units} (answered health checks are shown with --all alone)"
+        console(error=True).print(told, markup=False)
 
 
 def _still_read() -> None:
