@@ -18,8 +18,10 @@ from fleetctl.cli import (
     drain,
     eval,
     guard,
+    history,
     init,
     lab,
+    logs,
     plan,
     proxy,
     render,
@@ -27,6 +29,8 @@ from fleetctl.cli import (
     rollback,
     schema,
     status,
+    top,
+    web,
 )
 
 app = typer.Typer(
@@ -65,6 +69,10 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
+app.command("top")(top.top)
+app.command("logs")(logs.logs)
+app.command("history")(history.history)
+app.command("web")(web.web)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")

@@ -20,7 +20,7 @@ from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
 from fleetctl.facts.types import lead_of
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
-from fleetctl.run.control import Control
+from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
 from fleetctl.run.fill import Filler
 from fleetctl.run.journal import History, Record
 from fleetctl.run.lock import FleetLock
@@ -172,7 +172,7 @@ class Mover:
             if not self._running:
                 raise KeyboardInterrupt
             # Nothing is printed here: the signal may have come while this thread was printing.
-            self._control.ask_to_stop(f"interrupted ({signal.Signals(number).name})")
+            self._control.ask_to_stop(f"{INTERRUPTED} ({signal.Signals(number).name})")
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -285,7 +285,7 @@ class Mover:
         self._ask("Undo it?")
         with self._view(plan) as view:
             execution.listen_to(view)
-            execution.undo(history.why or "undone on request after it was cut off")
+            execution.undo(history.why or f"{ON_REQUEST} after it was cut off")
         self._say(f"the fleet is back in {plan.from_layout or 'the state before fleetctl'}")
 
     @contextmanager

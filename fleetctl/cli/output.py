@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _ONE_LINE = threading.Lock()
+MIN_ROOM = 20  # columns beside an indent; on a terminal that is narrower there is none
 
 
 def emit(kind: str, **event: Any) -> None:
@@ -37,6 +39,25 @@ def console(*, error: bool = False) -> Console:
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() else 160
     return Console(stderr=error, highlight=False, soft_wrap=not stream.isatty(), width=width)
+
+
+def hang(out: Console, line: Text | str, indent: int) -> None:
+    """Print a line; what does not fit a terminal's width goes on below, ``indent`` columns in. A string is markup.
+
+    In a pipe it stays one line, for grep. A word that is longer than all the room is cut.
+    """
+    from rich.text import Text
+
+    text = Text.from_markup(line) if isinstance(line, str) else line
+    room = out.width - indent
+    if not out.is_terminal or len(text.plain) <= out.width or room < MIN_ROOM:
+        out.print(text)
+        return
+    lead = text[:indent]
+    for part in text[indent:].wrap(out, room):
+        part.rstrip()
+        out.print(lead + part)
+        lead = Text(" " * indent)
 
 
 def fail(message: str, hint: str | None, code: int, *, as_json: bool) -> None:

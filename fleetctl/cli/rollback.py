@@ -25,7 +25,9 @@ def rollback(
     to: Annotated[
         int | None,
         typer.Option(
-            "--to", min=0, help="Generation to go back to; 0: before fleetctl. Default: the one before the current."
+            "--to",
+            min=0,
+            help="Generation to go back to (fleetctl history has them); 0: before fleetctl. Default: the one before.",
         ),
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take back a move that was cut off, whatever it was.")] = False,
@@ -39,7 +41,10 @@ def rollback(
     ssh_config: SshConfig = None,
     debug: Debug = False,
 ) -> None:
-    """Bring back the layout before this one, with the files and enablement the boxes kept."""
+    """Bring back the layout before this one, with the files and enablement the boxes kept.
+
+    `fleetctl history` shows which generations there are to go back to.
+    """
     from fleetctl.cli.mover import Mover
     from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.errors import SpecError

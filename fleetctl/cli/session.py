@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleetctl.errors import BoxError, FleetError, RefusedError, SpecError
+from fleetctl.errors import RefusedError, SpecError
 
 if TYPE_CHECKING:
-    from fleetctl.remote.boxes import Boxes
-    from fleetctl.run.planning import Books, Subject
+    from fleetctl.remote.connection import BoxConnection
+    from fleetctl.run.planning import Books
+    from fleetctl.run.subject import Subject
     from fleetctl.spec.fleet import Fleet
+
+
+QUICK = 3.0  # seconds for a box to be reached by a command that goes on without it
 
 
 @contextmanager
 def open_fleet(
-    path: Path, *, accept_new: bool, ssh_config: Path | None, via: str | None = None, partly: bool = False
+    path: Path,
+    *,
+    accept_new: bool,
+    ssh_config: Path | None,
+    via: str | None = None,
+    partly: bool = False,
+    reach: float | None = None,
 ) -> Iterator[Subject]:
     """The fleet of a file, connected to all its boxes. Passwords are asked for on the terminal, where there is one.
 
     With ``via`` ([USER@]HOST) the file is the one that this box keeps with what it is in, and ``path`` is not read.
-    With ``partly`` boxes that cannot be reached are left out, as long as one can.
+    With ``partly`` boxes that cannot be reached are left out, as long as one can. ``reach``: how long to wait for a
+    box to answer at all, in seconds, where that is less than usual.
     """
     import getpass
 
     from fleetctl.remote.boxes import Boxes
-    from fleetctl.run.planning import Subject
+    from fleetctl.remote.errors import SeveralBoxesError
+    from fleetctl.run.subject import Subject
 
     there = sys.stdin.isatty()
     ask_password = (lambda box: getpass.getpass(f"sudo password on {box}: ")) if there else None
@@ -36,11 +48,20 @@ def open_fleet(
 
     ways: dict[str, Any] = {"ask_password": ask_password, "ask_passphrase": ask_passphrase, "accept_new": accept_new}
     fleet, text = _of_file(path) if via is None else _of_box(via, **ways, config=ssh_config)
-    boxes, unreachable = _reachable(
-        lambda names: Boxes.open(fleet, names, **ways, config=ssh_config), list(fleet.boxes), partly
-    )
+    if partly:
+        boxes, unreachable = Boxes.open_some(fleet, **ways, config=ssh_config, reach=reach)
+        if not boxes:
+            raise SeveralBoxesError(unreachable)
+    else:
+        boxes, unreachable = Boxes.open(fleet, **ways, config=ssh_config), {}
+
+    def again(name: str) -> BoxConnection:
+        from fleetctl.remote.connection import connect
+
+        return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config)
+
     with boxes:
-        yield Subject(fleet, text, boxes, unreachable)
+        yield Subject(fleet, text, boxes, unreachable, again)
 
 
 def _of_file(path: Path) -> tuple[Fleet, str]:
@@ -68,28 +89,6 @@ def _of_box(via: str, **ways: Any) -> tuple[Fleet, str]:
             hint="name another box of the fleet, or a fleet.yaml with --fleet",
         )
     return parse_fleet(text, f"the fleet.yaml on {host}"), text
-
-
-def _reachable(
-    connect: Callable[[list[str]], Boxes], names: list[str], partly: bool
-) -> tuple[Boxes, dict[str, FleetError]]:
-    """Connections to all boxes; with ``partly`` those that can be had, and what is wrong with the others."""
-    from fleetctl.remote.errors import SeveralBoxesError
-
-    try:
-        return connect(names), {}
-    except SeveralBoxesError as error:
-        failed = error.errors
-        if not partly:
-            raise
-    except BoxError as error:
-        failed = {error.box: error}
-        if not partly:
-            raise
-    rest = [name for name in names if name not in failed]
-    if not rest or len(rest) == len(names):
-        raise SeveralBoxesError(failed)
-    return connect(rest), failed
 
 
 def playbooks(path: Path | None = None) -> Books:

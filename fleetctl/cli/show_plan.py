@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
+from fleetctl.cli.output import hang
 from fleetctl.plan.types import Plan
 from fleetctl.spec.units import seconds
 
@@ -33,32 +34,33 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
             continue
         out.print(f"\n[bold cyan]{escape(stage.name)}[/]  [dim]{escape(stage.summary)}[/]")
         for step in steps:
-            out.print(f"  {step.kind:<18} {escape(step.summary)}")
+            hang(out, f"  {step.kind:<18} {escape(step.summary)}", 21)
     if plan.budgets:
         out.print("\n[bold cyan]memory[/]")
         for budget in plan.budgets:
             out.print(f"  {escape(budget.box)}")
             for line in budget.lines:
-                out.print(f"    {escape(line)}")
+                hang(out, f"    {escape(line)}", 6)
             if budget.box in plan.others:
-                out.print(f"    {escape(plan.others[budget.box])}")
+                hang(out, f"    {escape(plan.others[budget.box])}", 6)
         for sizing in plan.sizings:
             out.print(f"  {escape(sizing.engine)}")
             for line in sizing.lines:
-                out.print(f"    {escape(line)}")
+                hang(out, f"    {escape(line)}", 6)
     if plan.diffs:
         out.print("\n[bold cyan]files[/]")
         for change in plan.diffs:
-            out.print(f"  {change.change:<8} {change.box}:{escape(change.path)}")
+            hang(out, f"  {change.change:<8} {change.box}:{escape(change.path)}", 11)
             if diffs and change.diff and change.change == "changed":
                 out.print(Syntax(change.diff, "diff", theme="ansi_dark", background_color="default", word_wrap=True))
     _show_warnings(plan, out)
     told = "not known" if plan.gap.expected is None else seconds(plan.gap.expected)
-    out.print(f"\n[bold cyan]gap[/]  {told}: {escape(plan.gap.why)}")
+    out.print()
+    hang(out, f"[bold cyan]gap[/]  {told}: {escape(plan.gap.why)}", 5)
 
 
 def _show_warnings(plan: Plan, out: Console) -> None:
     if plan.warnings:
         out.print("\n[bold yellow]to know before[/]")
         for warning in plan.warnings:
-            out.print(f"  {escape(warning)}")
+            hang(out, f"  {escape(warning)}", 4)

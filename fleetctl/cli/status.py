@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Via
 
 
 def status(
+    every: Annotated[
+        bool, typer.Option("--all", help="List what is not right because a move was cut off, one by one.")
+    ] = False,
     fleet: FleetFile = DEFAULT_FLEET,
     via: Via = None,
     json: Json = False,
@@ -13,41 +20,25 @@ def status(
     ssh_config: SshConfig = None,
     debug: Debug = False,
 ) -> None:
-    """Say which layout is live and what is wrong with it.
+    """Show the fleet on one screen: layout, engines, memory, traffic, what is wrong, what was last changed.
 
     Exit status 3 when a box cannot be reached or used, 4 while a move is under way, 8 when one was cut off, 9 when
     something else is wrong.
     """
-    from dataclasses import asdict
-
-    import typer
-
     from fleetctl.cli.output import console, emit
-    from fleetctl.cli.session import open_fleet
-    from fleetctl.cli.show_status import show_status
+    from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.errors import BoxError, LockedError, UnfinishedError, UnhealthyError
-    from fleetctl.facts.assess import assess
-    from fleetctl.facts.gather import gather_some, questions
-    from fleetctl.remote.errors import SeveralBoxesError
-    from fleetctl.run.owner import is_gone
+    from fleetctl.run.overview import overview
 
-    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True) as subject:
-        observed, failed = gather_some(subject.boxes, questions(subject.fleet))
-        away = {**subject.unreachable, **failed}
-        if not observed:
-            raise SeveralBoxesError(away)
-        for name, facts in observed.items():
-            if facts.lock is not None and is_gone(facts.lock.owner):  # a process of this machine that has ended
-                lock = facts.lock.model_copy(update={"connected": False})
-                observed[name] = facts.model_copy(update={"lock": lock})
-        found = assess(observed, subject.fleet.proxy.lead, subject.fleet.fleet, away)
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True, reach=QUICK) as subject:
+        seen = overview(subject)
+    found = seen.found
     if json:
-        plain = {
-            key: value.model_dump() if hasattr(value, "model_dump") else value for key, value in asdict(found).items()
-        }
-        emit("status", healthy=found.healthy(), **plain)
+        emit("status", **seen.as_json())
     else:
-        show_status(found, console())
+        from fleetctl.cli.show_status import show_status  # with the tables of rich, which JSON does without
+
+        show_status(seen, console(), every=every)
     if found.unreachable:
         raise typer.Exit(BoxError.exit_code)
     if found.under_way():

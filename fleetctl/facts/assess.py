@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleetctl.errors import FleetError
+from fleetctl.errors import BoxError, FleetError
 from fleetctl.facts.proxies import holders, running_proxies, seen_of, servers_up_somewhere
 from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, ServerFacts, lead_of, open_move
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
@@ -51,6 +51,8 @@ class Assessment:
     unfinished: MoveFacts | None = None
     last: MoveFacts | None = None
     problems: list[str] = field(default_factory=list)
+    consequences: list[str] = field(default_factory=list)
+    """What is not as the layout wants while a move that was cut off is open: finishing or undoing it mends that."""
     notes: list[str] = field(default_factory=list)
     """What is not wrong (any more) but should be known."""
 
@@ -105,13 +107,19 @@ def assess(
         found.address = release.proxy.floating.address
         found.address_on = holders(release.proxy, observed)
     if not found.under_way():
-        found.problems += _problems(release, observed, facts.generation)
+        wrong = found.problems if found.unfinished is None else found.consequences
+        wrong += _problems(release, observed, facts.generation)
     return found
 
 
 def _away(box: str, error: FleetError) -> str:
     """Why nothing is known of a box: it was not reached, or it answered that it cannot tell."""
-    return error.message if isinstance(error, OpFailed) else f"{box} cannot be reached: {error.message}"
+    return error.message if isinstance(error, OpFailed) else f"{box} cannot be reached: {reason(box, error)}"
+
+
+def reason(box: str, error: FleetError) -> str:
+    """The message of a box's error without the name of the box, which is said beside it."""
+    return error.message.removeprefix(f"{box}: ") if isinstance(error, BoxError) else error.message
 
 
 def _notes(observed: Observed) -> list[str]:

@@ -9,7 +9,7 @@ from fleetctl.facts.gather import OOM_DAEMONS
 from fleetctl.facts.types import Seen
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.connection import BoxConnection
-from fleetctl.spec.units import gib
+from fleetctl.spec.units import size
 
 
 class GuardedEngine(Seen):
@@ -122,9 +122,9 @@ def told(facts: GuardFacts) -> str:
         return f"guard is {facts.unit['active']}"
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.since))
     pressure = "unknown" if status.pressure is None else f"{status.pressure:.0f} %"
-    lowest = min(size for size in (status.lowest, facts.lowest) if size is not None)
+    lowest = min(one for one in (status.lowest, facts.lowest) if one is not None)
     line = (
-        f"on guard since {since} ({status.act}): {gib(status.available)} available, lowest {gib(lowest)}, acts below "
-        f"{gib(status.marks[0])}; memory pressure {pressure}"
+        f"on guard since {since} ({status.act}): {size(status.available)} available, lowest {size(lowest)}, acts below "
+        f"{size(status.marks[0])}; memory pressure {pressure}"
     )
     return f"{line}; stands back: {status.held}" if status.held else line

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fleetctl.errors import LabError
@@ -60,6 +60,18 @@ def install_missing(say: Say) -> list[str]:
     packages = missing_packages()
     if not packages:
         return []
+    install_packages(packages, say)
+    still = missing_packages()
+    if still:
+        raise LabError(
+            f"still missing after apt-get reported success: {' '.join(still)}",
+            hint="Check that PATH contains /usr/sbin and /usr/bin.",
+        )
+    return packages
+
+
+def install_packages(packages: Sequence[str], say: Say) -> None:
+    """Install packages by name with apt-get. Raises LabError."""
     names = " ".join(packages)
     if shutil.which("apt-get") is None:
         raise LabError(
@@ -80,13 +92,6 @@ def install_missing(say: Say) -> list[str]:
                 f"apt-get could not install {names} (exit {result.returncode}):\n{tail}",
                 hint=f"Try it by hand: apt-get update && apt-get install {names}",
             )
-    still = missing_packages()
-    if still:
-        raise LabError(
-            f"still missing after apt-get reported success: {' '.join(still)}",
-            hint="Check that PATH contains /usr/sbin and /usr/bin.",
-        )
-    return packages
 
 
 def _apt(argv: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

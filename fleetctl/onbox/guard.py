@@ -24,8 +24,8 @@ def guard_status(call: Call, daemons: List[str], events: int) -> Dict[str, Any]:
     worst of the minutes that are written down (bytes, percent).
     """
     found = states(call, [UNIT, *daemons])
-    told = _records("events")
-    minutes = _records("minutes")
+    told = records("events")
+    minutes = records("minutes")
     current = pointed_at()
     meta = generation_meta(current) if current is not None else None
     pressures = [minute["pressure"] for minute in minutes if minute.get("pressure") is not None]
@@ -56,9 +56,9 @@ def _status() -> Optional[Dict[str, Any]]:
         return None
 
 
-def _records(name: str) -> List[Dict[str, Any]]:
+def records(name: str) -> List[Dict[str, Any]]:
     """Records of a file and of the one before it, oldest first; a line that was cut off says nothing."""
-    records = []
+    found = []
     for path in ("%s/%s.1.jsonl" % (FOLDER, name), "%s/%s.jsonl" % (FOLDER, name)):
         try:
             with open(path, encoding="utf-8", errors="replace") as source:
@@ -71,5 +71,5 @@ def _records(name: str) -> List[Dict[str, Any]]:
             except ValueError:
                 continue
             if isinstance(record, dict):
-                records.append(record)
-    return records
+                found.append(record)
+    return found

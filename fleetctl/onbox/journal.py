@@ -55,21 +55,22 @@ def journal_append(call: Call, move: str, record: Dict[str, Any]) -> Dict[str, A
     return {}
 
 
-def _records(move: str) -> List[Dict[str, Any]]:
+def records(move: str) -> List[Dict[str, Any]]:
+    """What the journal of a move has, in order; a line that was cut off with the box is left out."""
     try:
         with open("%s/%s/journal.jsonl" % (MOVES, move), "rb") as journal:
             lines = journal.read().split(b"\n")
     except FileNotFoundError:
         return []
-    records = []
+    found = []
     for line in lines:
         try:
             record = json.loads(line)
         except ValueError:
             continue  # cut off with the box; what it would have said is asked from the boxes again
         if isinstance(record, dict):
-            records.append(record)
-    return records
+            found.append(record)
+    return found
 
 
 def _object(path: str) -> Optional[Dict[str, Any]]:
@@ -93,7 +94,7 @@ def journal_read(call: Call, move: str) -> Optional[Dict[str, Any]]:
         "folder": folder,
         "plan": _object(folder + "/plan.json"),
         "meta": _object(folder + "/meta.json"),
-        "records": _records(move),
+        "records": records(move),
     }
 
 
@@ -108,16 +109,16 @@ def _written(name: str) -> float:
     return 0.0
 
 
-def _names() -> List[str]:
+def names() -> List[str]:
     """Moves of which this box has a folder, in the order in which they were begun here."""
     try:
-        names = os.listdir(MOVES)
+        found = os.listdir(MOVES)
     except OSError:
         return []
-    return sorted(names, key=lambda name: (_written(name), name))
+    return sorted(found, key=lambda name: (_written(name), name))
 
 
-def _end(name: str) -> Optional[Dict[str, Any]]:
+def end(name: str) -> Optional[Dict[str, Any]]:
     """The record with which a move ended. Only lines that can be it are parsed: journals are long, and many."""
     try:
         with open("%s/%s/journal.jsonl" % (MOVES, name), "rb") as journal:
@@ -136,18 +137,28 @@ def _end(name: str) -> Optional[Dict[str, Any]]:
     return None
 
 
-def _is_begun(name: str) -> bool:
+def is_begun(name: str) -> bool:
+    """Its meta data were written: with them it counts."""
     return os.path.lexists("%s/%s/meta.json" % (MOVES, name))
 
 
-def _told(name: str, end: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+def begun() -> List[str]:
+    """Moves that were begun, in the order in which that happened on this box."""
+    return [name for name in names() if is_begun(name)]
+
+
+def plan(name: str) -> Dict[str, Any]:
+    """The plan of a move; empty when it is missing or damaged."""
+    return _object("%s/%s/plan.json" % (MOVES, name)) or {}
+
+
+def told(name: str, end: Optional[Dict[str, Any]]) -> Dict[str, Any]:
     """What is known of a move. Meta data that were damaged must not hide it: the plan says most of it too."""
     folder = "%s/%s" % (MOVES, name)
     meta = _object(folder + "/meta.json") or {}
     known: Dict[str, Any] = {"operation": "move", "from_layout": None, "to_layout": None, "who": "somebody"}
     if not meta.keys() >= known.keys():
-        plan = _object(folder + "/plan.json") or {}
-        known.update((key, plan[key]) for key in known if key in plan)
+        known.update((key, value) for key, value in plan(name).items() if key in known)
     written = _written(name)
     return dict({**known, "started": written, **meta}, move=name, end=end, written=written)
 
@@ -157,22 +168,15 @@ def moves(last: int = 20) -> List[Dict[str, Any]]:
 
     Each with its ``end`` record (None: cut off, or under way) and when it was ``written``.
     """
-    begun = [(name, _end(name)) for name in _names() if _is_begun(name)]
-    ended = [name for name, end in begun if end is not None]
+    found = [(name, end(name)) for name in begun()]
+    ended = [name for name, record in found if record is not None]
     shown = set(ended[-last:])
-    return [_told(name, end) for name, end in begun if end is None or name in shown]
+    return [told(name, record) for name, record in found if record is None or name in shown]
 
 
-@op("moves_prune")
-def moves_prune(call: Call, keep: int) -> Dict[str, List[str]]:
-    """Remove the folders of all but the newest ``keep`` moves; an unfinished move stays."""
-    gone = []
-    for name in _names()[:-keep]:
-        if _is_begun(name) and _end(name) is None:
-            continue
-        shutil.rmtree("%s/%s" % (MOVES, name), ignore_errors=True)
-        gone.append(name)
-    return {"removed": gone}
+def remove(name: str) -> None:
+    """Remove all that is kept of a move."""
+    shutil.rmtree("%s/%s" % (MOVES, name), ignore_errors=True)
 
 
 @op("fleet_text")
@@ -186,6 +190,6 @@ def fleet_text(call: Call) -> Optional[str]:
         return generation_release(number).get("spec") or None
     for move in reversed(moves()):
         if move["end"] is None:
-            plan = _object("%s/%s/plan.json" % (MOVES, move["move"])) or {}
-            return plan.get("release", {}).get("spec") or plan.get("source", {}).get("spec") or None
+            kept_plan = plan(move["move"])
+            return kept_plan.get("release", {}).get("spec") or kept_plan.get("source", {}).get("spec") or None
     return None

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from fleetctl.errors import FleetError, SpecError
 from fleetctl.remote.connection import BoxConnection, connect
@@ -22,6 +22,17 @@ Thing = TypeVar("Thing")
 GIVE_UP = 5.0  # seconds that calls get to end after Ctrl-C
 
 
+class Wishes(TypedDict, total=False):
+    """How the operator wants boxes to be connected; see :func:`fleetctl.remote.connection.connect`."""
+
+    ask_password: Callable[[str], str] | None
+    ask_passphrase: Callable[[Path], str] | None
+    accept_new: bool
+    timeout: float
+    reach: float | None
+    config: Path | None
+
+
 class Boxes(Mapping[str, BoxConnection]):
     """Connections by the name of the box, in the order of fleet.yaml."""
 
@@ -29,46 +40,49 @@ class Boxes(Mapping[str, BoxConnection]):
         self._connections = dict(connections)
 
     @classmethod
-    def open(
-        cls,
-        fleet: Fleet,
-        names: Iterable[str] | None = None,
-        *,
-        ask_password: Callable[[str], str] | None = None,
-        ask_passphrase: Callable[[Path], str] | None = None,
-        accept_new: bool = False,
-        timeout: float = 10,
-        config: Path | None = None,
-    ) -> Boxes:
+    def open(cls, fleet: Fleet, names: Iterable[str] | None = None, **ways: Unpack[Wishes]) -> Boxes:
         """Connect to boxes of the fleet (all by default) in parallel; see :func:`connect` for the options.
 
         Raises SpecError for a name that is no box's; BoxError, or SeveralBoxesError with all that went wrong, when
         boxes cannot be connected; nothing stays connected then.
         """
+        boxes, failed = cls.open_some(fleet, names, **ways)
+        if failed:
+            boxes.close()
+            raise next(iter(failed.values())) if len(failed) == 1 else SeveralBoxesError(failed)
+        return boxes
+
+    @classmethod
+    def open_some(
+        cls, fleet: Fleet, names: Iterable[str] | None = None, **ways: Unpack[Wishes]
+    ) -> tuple[Boxes, dict[str, FleetError]]:
+        """As :meth:`open`, with those that can be connected, and what is wrong with the others."""
         asked = set(fleet.boxes) if names is None else set(names)
         if unknown := sorted(asked - set(fleet.boxes)):
             raise SpecError(f"no box {', '.join(unknown)} in the fleet", hint=f"boxes: {', '.join(fleet.boxes)}")
         wanted = [name for name in fleet.boxes if name in asked]
         desk = _Desk(len(wanted))
+        mine: Wishes = {
+            **ways,
+            "ask_password": desk.asking(ways.get("ask_password")),
+            "ask_passphrase": desk.asking(ways.get("ask_passphrase")),
+        }
         opened: dict[str, BoxConnection] = {}
+        failed: dict[str, FleetError] = {}
 
         def one(name: str) -> None:
-            opened[name] = connect(
-                name,
-                fleet.boxes[name],
-                ask_password=desk.asking(ask_password),
-                ask_passphrase=desk.asking(ask_passphrase),
-                accept_new=accept_new,
-                timeout=timeout,
-                config=config,
-            )
+            try:
+                opened[name] = connect(name, fleet.boxes[name], **mine)
+            except FleetError as error:
+                failed[name] = error
 
         try:
             _on_each({name: name for name in wanted}, one, lambda: None, desk)
         except BaseException:
             cls(opened).close()
             raise
-        return cls({name: opened[name] for name in wanted})
+        there = cls({name: opened[name] for name in wanted if name in opened})
+        return there, {name: failed[name] for name in wanted if name in failed}
 
     def each(self, fn: Callable[[BoxConnection], Result]) -> dict[str, Result]:
         """Run ``fn`` on every box at once and return the results by name, in the order of the boxes.

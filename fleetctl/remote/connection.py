@@ -156,6 +156,7 @@ def connect(
     ask_passphrase: Callable[[Path], str] | None = None,
     accept_new: bool = False,
     timeout: float = 10,
+    reach: float | None = None,
     config: Path | None = None,
 ) -> BoxConnection:
     """Connect to a box of fleet.yaml, verify its host key, log in and start the program there as root.
@@ -163,7 +164,8 @@ def connect(
     ``ask_password`` is given the box's name when its sudo wants a password that fleet.yaml has no reference for; it is
     asked once, and the answer kept for reconnects. ``ask_passphrase`` is given the path of a key that has one.
     ``accept_new`` adds the key of an unknown host to known_hosts; a changed one is refused all the same. ``timeout``
-    are seconds for each stage: reaching the box, logging in, starting. ``config`` stands in for ~/.ssh/config.
+    are seconds for each stage: reaching the box, logging in, starting; with ``reach`` the first one has less.
+    ``config`` stands in for ~/.ssh/config.
     Raises BoxError.
     """
 
@@ -188,7 +190,7 @@ def connect(
         from fleetctl.remote.target import resolve
 
         target = resolve(name, box.ssh.host or box.address, box.ssh, config=config)
-        link = open_link(name, target, Ways(config, accept_new, timeout, passphrase))
+        link = open_link(name, target, Ways(config, accept_new, timeout, reach, passphrase))
         try:
             running = program.start(name, link.transport, target.user, password, timeout)
             return link, Session(name, running, link.close)

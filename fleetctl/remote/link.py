@@ -30,6 +30,8 @@ class Ways:
     config: Path | None = None
     accept_new: bool = False
     timeout: float = 10.0
+    reach: float | None = None
+    """Seconds to wait for a server at all, where that is less than ``timeout``."""
     ask_passphrase: AskPassphrase | None = None
 
 
@@ -73,7 +75,7 @@ def _transport(
     elif target.proxy_jump:
         way = _through(box, target, ways, limit, below, depth)
     else:
-        way = _tcp(box, target, limit)
+        way = _tcp(box, target, target.connect_timeout or min(limit, ways.reach or limit))
         below.append(lambda: _shut(way))
     transport = paramiko.Transport(way)
     below.append(transport.close)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+INTERRUPTED = "interrupted"  # what the reason of a move begins with that was stopped by Ctrl-C or a signal
+ON_REQUEST = "undone on request"  # and of one that was cut off and is taken back
+
 
 class Flag:
     """Set once, looked at by many. Not a threading.Event: its lock cannot be taken again by a signal handler."""

@@ -12,7 +12,7 @@ from fleetctl.plan.types import Plan, PlannedStep
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.render.release import File
 from fleetctl.run.control import Control
-from fleetctl.run.journal import History, Journal
+from fleetctl.run.journal import History, Journal, whoami
 from fleetctl.run.measures import measures
 from fleetctl.run.reach import Reach, lost
 from fleetctl.run.schedule import among, reversed_order, run_in_order
@@ -27,6 +27,7 @@ WAITS = ("await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead")
 
 ATTEMPTS = 4  # at one step, when its box goes away again and again
 RECONNECT = 60.0  # seconds to wait for a box that went away in the middle of a step
+MOVES_KEPT = 50  # folders of moves on a box; of each that goes, a line stays (onbox/history.py)
 RECONNECT_UNDO = 300.0  # when undoing there is nothing better to do than wait: a box may be booting
 
 
@@ -79,7 +80,7 @@ class Execution:
                 f"{cause.message if isinstance(cause, FleetError) else cause}",
                 hint=cause.hint if isinstance(cause, FleetError) else None,
             ) from cause
-        end = {"result": "done", **measures(self.plan, self.history.results)}
+        end = {"result": "done", "by": whoami(), **measures(self.plan, self.history.results)}
         self._append("end", **end)
         self._close()
         self._tell("move", "done", **end)
@@ -220,16 +221,20 @@ class Execution:
             told = "\n".join(f"- {name}: {error}" for name, error in failures.items())
             self._tell("move", "stuck", why=told)
             raise MoveStuckError(f"{why}\nand these could not be undone:\n{told}", hint=HOW_TO_GO_ON)
-        self._append("end", result="undone", why=why)
+        self._append("end", result="undone", why=why, by=whoami())
         self._close()
         self._tell("move", "undone", why=why)
 
     def _close(self) -> None:
-        """The move is over: what the boxes kept to undo it goes. A box that is away keeps it until it is pruned."""
+        """The move is over: what the boxes kept to undo it goes, and so do the folders of moves of long ago.
+
+        A box that is away keeps them until the next time.
+        """
         for box in self._reach.boxes.values():
             with contextlib.suppress(BoxError):
                 box.call("move_close", move=self.plan.move, timeout=30)
                 box.call("move_end", move=self.plan.move, timeout=30)
+                box.call("moves_prune", keep=MOVES_KEPT, timeout=30)
 
     def _backward(self, name: str) -> None:
         step = self._steps[name]

@@ -89,6 +89,8 @@ class Journal:
             "operation": plan.operation,
             "from_layout": plan.from_layout,
             "to_layout": plan.to_layout,
+            "from_generation": plan.from_generation,
+            "generation": plan.generation,
             "who": whoami(),
             "command": command,
             "started": time.time(),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from fleetctl.errors import FleetError, LockedError, RefusedError, SpecError, UnfinishedError
+from fleetctl.errors import LockedError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
 from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
 from fleetctl.plan.beside import why_not_beside
@@ -18,28 +18,14 @@ from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import Plan
-from fleetctl.remote.boxes import Boxes
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import File, Release
 from fleetctl.run.secrets import Expected, expected
 from fleetctl.run.sizing import refuse_what_cannot_start, size_up, sizings
-from fleetctl.spec.fleet import Fleet
+from fleetctl.run.subject import Subject as Subject  # told here too: plans are made for one
 
 Books = Callable[[str], Playbook]
 """The playbook of a name: ``cutover``, ``make_before_break``, ``rolling``, ``rollback``."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The fleet that a command is about: its file, as values and as text, and the connected boxes.
-
-    ``unreachable`` has the boxes that could not be connected, for a command that goes on without them.
-    """
-
-    fleet: Fleet
-    text: str
-    boxes: Boxes
-    unreachable: Mapping[str, FleetError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

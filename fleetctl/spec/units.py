@@ -67,6 +67,11 @@ def gib(size: int | float) -> str:
     return f"{size / 1024**3:.1f} GiB"
 
 
+def size(value: int | float) -> str:
+    """Bytes with the unit that says something: ``'71.0 GiB'``, ``'128 MiB'``."""
+    return gib(value) if value >= 1024**3 else f"{value / 1024**2:.0f} MiB"
+
+
 def seconds(value: float) -> str:
     """Seconds as a person says them: ``'0.4 s'``, ``'41 s'``, ``'15 min'``."""
     if value < 10:

@@ -7,7 +7,6 @@ from fleetctl.steps.base import Context, Record, Step, register
 from fleetctl.steps.prepare import reload_or_start
 
 GENERATIONS_KEPT = 20
-MOVES_KEPT = 50
 
 
 @register
@@ -134,7 +133,6 @@ class MakeCurrent(Step):
         plan = context.plan
         needed = [n for n in (plan.from_generation, plan.generation, plan.previous) if n is not None]
         box.call("generations_prune", keep=GENERATIONS_KEPT, protect=needed)
-        box.call("moves_prune", keep=MOVES_KEPT)
         recorded = box.call("superseded_read")
         box.call("superseded_forget", units=[unit for unit in recorded if unit not in kept])
         return {"before": told["before"]}

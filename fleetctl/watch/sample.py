@@ -51,7 +51,9 @@ class Figures:
 class Copy:
     """One engine. ``why`` says why it could not be read (``figures`` and ``counts`` are then the last known counters).
 
-    ``server`` is what the proxy says of it, in a word; ``unit`` the state of its unit.
+    ``server`` is what the proxy says of it in HAProxy's word (``UP``, ``DOWN``, ``DRAIN``, ``MAINT``; ``HUNG`` for one
+    that is up and gets nothing because it leaves completions unanswered; several, joined by a slash, where proxies
+    differ; ``unknown``). ``unit`` is systemd's word for its unit, with the box where one of several is not active.
     """
 
     id: str
@@ -75,13 +77,14 @@ class Copy:
 class BoxSample:
     """One box. Sizes are bytes; ``pressure`` is the share of the last 10 s (percent) that something waited for memory.
 
-    ``why``: the box could not be asked.
+    ``drained``: an operator took it out of the proxy. ``why``: the box could not be asked.
     """
 
     memory: int | None = None
     available: int | None = None
     swap_used: int | None = None
     pressure: float | None = None
+    drained: bool | None = None
     why: str | None = None
 
 
@@ -97,7 +100,11 @@ class ProxySample:
 
 @dataclass(frozen=True)
 class Sample:
-    """The fleet at ``at`` (epoch seconds). ``total`` is over the copies that are known; see ``unknown``."""
+    """The fleet at ``at`` (epoch seconds). ``total`` is over the copies that are known; see ``unknown``.
+
+    ``counts`` sums up all copies, also those of earlier layouts that were read since the watch began; ``models`` has
+    the same for each model. ``changed`` is when the layout or its settings were last changed (epoch seconds, by a box).
+    """
 
     at: float
     fleet: str
@@ -106,8 +113,10 @@ class Sample:
     copies: tuple[Copy, ...] = ()
     total: Figures = field(default_factory=Figures)
     counts: Counts = field(default_factory=Counts)
+    models: dict[str, Counts] = field(default_factory=dict)
     boxes: dict[str, BoxSample] = field(default_factory=dict)
     proxy: ProxySample = field(default_factory=ProxySample)
+    changed: float | None = None
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from planned import BEFORE, boxes_in, layout, office
 from fleetctl.errors import BoxError, RefusedError, UnfinishedError
 from fleetctl.facts.assess import assess
 from fleetctl.facts.types import Lock, MoveFacts
-from fleetctl.onbox import journal, kept, lock, state
+from fleetctl.onbox import history, journal, kept, lock, state
 from fleetctl.onbox.main import Call, OpError
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.run.journal import read_history
@@ -34,6 +34,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(module, "CURRENT", str(tmp_path / "current"))
         monkeypatch.setattr(module, "SUPERSEDED", str(tmp_path / "superseded.json"))
     monkeypatch.setattr(journal, "MOVES", str(tmp_path / "moves"))
+    monkeypatch.setattr(kept, "VAR", str(tmp_path))
     monkeypatch.setattr(lock, "LOCK", str(tmp_path / "lock.json"))
     (tmp_path / "moves").mkdir()
     for number in (1, 2):
@@ -119,8 +120,8 @@ def test_status_tells_a_box_that_cannot_tell_from_one_that_cannot_be_reached() -
     observed = {"a": boxes_in(BEFORE, a={"notes": ("current points at nothing",)})["a"]}
     for error, said in (
         (OpFailed("b", "facts", "OpError", "release.json is damaged"), "b: release.json is damaged"),
-        (ConnectionLost("b", "no route"), "b cannot be reached: b: no route"),
-        (BoxError("b", "no route"), "b cannot be reached: b: no route"),
+        (ConnectionLost("b", "no route"), "b cannot be reached: no route"),
+        (BoxError("b", "no route"), "b cannot be reached: no route"),
     ):
         found = assess(observed, "a", "office", {"b": error})
         assert found.problems[0] == said
@@ -179,13 +180,13 @@ def test_moves_are_in_the_order_in_which_the_box_itself_began_them(box: Path) ->
     begin(box, "2011-of-a-clock-that-is-behind", 30, ended=True)
     told = [move["move"] for move in journal.moves(last=2)]
     assert told == ["2026", "2011-of-a-clock-that-is-behind"]
-    assert journal.moves_prune(CALL, keep=2) == {"removed": ["2031-of-a-clock-that-is-ahead"]}
+    assert history.moves_prune(CALL, keep=2) == {"removed": ["2031-of-a-clock-that-is-ahead"]}
 
 
 def test_pruning_never_removes_a_move_that_was_cut_off(box: Path) -> None:
     for number in range(5):
         begin(box, f"m{number}", number, ended=number != 1)
-    assert journal.moves_prune(CALL, keep=2) == {"removed": ["m0", "m2"]}
+    assert history.moves_prune(CALL, keep=2) == {"removed": ["m0", "m2"]}
 
 
 @pytest.mark.parametrize("text", DAMAGE)

@@ -1,0 +1,88 @@
+"""What the boxes remember of every change, as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from fleetctl.errors import BoxError, FleetError
+from fleetctl.facts.types import Lock, Seen
+from fleetctl.remote.boxes import Boxes
+from fleetctl.remote.connection import BoxConnection
+
+LIMIT = 30.0  # seconds that a box has for its answer
+
+
+class MoveTold(Seen):
+    """A move as a box remembers it. ``started`` and ``ended`` are by the operators' clocks, ``written`` by the box's.
+
+    ``result`` is None without an end; ``by`` is who ended it; ``gap`` in seconds, ``cut`` in requests, where measured.
+    """
+
+    move: str
+    written: float
+    operation: str
+    from_layout: str | None = None
+    to_layout: str | None = None
+    from_generation: int | None = None
+    generation: int | None = None
+    who: str = "somebody"
+    command: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    result: str | None = None
+    why: str | None = None
+    by: str | None = None
+    gap: float | None = None
+    cut: int | None = None
+
+
+class Act(Seen):
+    """Something that a guard did; ``at`` is in epoch seconds."""
+
+    at: float
+    kind: str
+    unit: str = ""
+    why: str = ""
+
+
+class GenerationTold(Seen):
+    """A generation that a box keeps."""
+
+    layout: str | None = None
+    move: str | None = None
+
+
+class HistoryFacts(Seen):
+    """All that one box remembers, oldest first."""
+
+    moves: tuple[MoveTold, ...] = ()
+    acts: tuple[Act, ...] = ()
+    generations: dict[int, GenerationTold] = {}
+    current: int | None = None
+    lock: Lock | None = None
+
+
+def gather_history(boxes: Boxes, last: int) -> tuple[dict[str, HistoryFacts], dict[str, FleetError]]:
+    """What the connected boxes remember, the ``last`` moves and acts of each, and why others could not tell."""
+    failed: dict[str, FleetError] = {}
+
+    def ask(box: BoxConnection) -> HistoryFacts | None:
+        try:
+            return HistoryFacts.model_validate(box.call("history", last=last, timeout=LIMIT))
+        except ValidationError as error:
+            failed[box.name] = BoxError(box.name, f"what it remembers is not understood: {error.errors()[0]['msg']}")
+        except FleetError as error:
+            failed[box.name] = error
+        return None
+
+    told = boxes.each(ask)
+    return {name: facts for name, facts in told.items() if facts is not None}, failed
+
+
+def read_move(boxes: Boxes, move: str) -> tuple[str, dict[str, Any]] | None:
+    """The box that has the journal of a move, and the journal: ``plan``, ``meta`` and ``records``; None: none has."""
+    told = boxes.each(lambda box: box.call("journal_read", move=move, timeout=LIMIT))
+    # On other boxes a move has a folder too, with what undo needs there.
+    return next(((box, dict(journal)) for box, journal in told.items() if journal and journal["records"]), None)

@@ -1,0 +1,246 @@
+"""What the engines, the proxy and the memory of this box say at this moment, in one round trip. Nothing is changed."""
+
+import http.client
+import os
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from fleetctl.onbox import haproxy, kept
+from fleetctl.onbox.boot import boot_of
+from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.process import run
+from fleetctl.onbox.waits import meminfo
+
+LARGEST_PAGE = 4 << 20  # bytes of /metrics that are read; vLLM's has some 100,000
+MOST_KEPT = 256 << 10  # bytes of it that travel
+PRESSURE = "/proc/pressure/memory"
+INVOCATIONS = "/run/systemd/units/invocation:"  # + unit: a link to the InvocationID of a unit that runs
+CLIENTS = "fleetctl_clients"  # the frontend that clients use
+PROPERTIES = "ActiveState,SubState,NRestarts,Result"
+
+_release: Tuple[Any, Dict[str, Any]] = (None, {})  # the one that was read last, and from which file
+
+
+@op("watch")
+def watch(call: Call, box: str, names: List[str], known: Optional[int] = None, limit: float = 1.5) -> Dict[str, Any]:
+    """Figures of the live layout as far as this box, ``box`` in fleet.yaml, has them.
+
+    ``engines`` (of those whose head this box is) have the lines of /metrics whose sample is one of ``names``, or
+    ``why`` they could not be read within ``limit`` seconds; ``at`` is when, in seconds of this box's own steady clock.
+    ``units`` are those of all engines' ranks here. ``release`` comes only when the generation is not the ``known`` one,
+    and without its files.
+    """
+    number = kept.current_generation()
+    release = _live(number)
+    engines = [engine for engine in release.get("engines", []) if engine["ranks"][0]["box"] == box]
+    ranks = [rank for engine in release.get("engines", []) for rank in engine["ranks"] if rank["box"] == box]
+    proxy = release.get("proxy") or {}
+    mine = box in (proxy.get("boxes") or [proxy.get("box")])
+    pages = _Pages(engines, set(names), time.monotonic() + limit)
+    states = _states(call, sorted({rank["unit"] for rank in ranks}))
+    told = _proxy(proxy["admin_socket"], [backend["name"] for backend in proxy.get("backends", [])]) if mine else None
+    pages.wait()
+    return {
+        "boot": boot_of(),
+        "time": time.time(),
+        "generation": number,
+        "changed": _changed() if number is not None else None,
+        "release": _brief(release) if number != known and number is not None else None,
+        "engines": pages.told(),
+        "units": states,
+        "proxy": told,
+        "drained": kept.drained() is not None,
+        "memory": _memory(),
+    }
+
+
+class _Pages:
+    """The engines' pages, each read in a thread of its own."""
+
+    def __init__(self, engines: List[Dict[str, Any]], names: Set[str], deadline: float) -> None:
+        self._deadline = deadline
+        self._told: Dict[str, Dict[str, Any]] = {}
+        self._threads = [threading.Thread(target=self._read, args=(engine, names), daemon=True) for engine in engines]
+        self._ids = [engine["id"] for engine in engines]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Until all have been read, or the time is over."""
+        for thread in self._threads:
+            thread.join(max(0.0, self._deadline + 0.1 - time.monotonic()))
+
+    def told(self) -> Dict[str, Dict[str, Any]]:
+        """Engine → its lines, or why there are none."""
+        late = {"why": "/metrics was not answered in time"}
+        return {name: dict(self._told.get(name, late)) for name in self._ids}
+
+    def _read(self, engine: Dict[str, Any], names: Set[str]) -> None:
+        unit = engine["ranks"][0]["unit"]
+        before = invocation(unit)
+        try:
+            page = page_of(engine["address"], engine["port"], self._deadline)
+            kept_lines = chosen(page, names)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            self._told[engine["id"]] = {"why": _why(error, engine)}
+            return
+        at = time.monotonic()
+        if invocation(unit) != before:  # whose page is it, the old process' or the new one's?
+            self._told[engine["id"]] = {"why": "%s was started anew while it was read" % unit}
+        else:
+            self._told[engine["id"]] = {"lines": kept_lines, "run": before, "at": at}
+
+
+def page_of(address: str, port: int, deadline: float) -> bytes:
+    """The page /metrics of an engine. ValueError for one that is too large, OSError when it is not there in time.
+
+    An engine that sends a byte now and then keeps nobody longer than one that sends none.
+    """
+    host = "[%s]" % address if ":" in address else address
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    left = deadline - time.monotonic()
+    with opener.open("http://%s:%d/metrics" % (host, port), timeout=max(0.05, left)) as answer:
+        parts: List[bytes] = []
+        size = 0
+        while True:
+            part = answer.read1(65536)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+            size += len(part)
+            if size > LARGEST_PAGE:
+                raise ValueError("its /metrics has more than %d MiB" % (LARGEST_PAGE >> 20))
+            if time.monotonic() > deadline:
+                raise socket.timeout("timed out")
+
+
+def chosen(page: bytes, names: Set[str]) -> str:
+    """The lines of a page whose sample has one of the names. ValueError when they are too many."""
+    wanted = {name.encode() for name in names}
+    kept_lines = [line for line in page.split(b"\n") if line[:1] != b"#" and _name(line) in wanted]
+    text = b"\n".join(kept_lines)
+    if len(text) > MOST_KEPT:
+        raise ValueError("its /metrics has more than %d KiB of what is counted" % (MOST_KEPT >> 10))
+    return text.decode("utf-8", "replace")
+
+
+def _name(line: bytes) -> bytes:
+    brace = line.find(b"{")
+    return line[:brace] if brace >= 0 else line.split(b" ", 1)[0]
+
+
+def invocation(unit: str) -> Optional[str]:
+    """InvocationID of a unit that runs: every start has another. None: it does not run, or systemd does not say."""
+    try:
+        return os.readlink(INVOCATIONS + unit)
+    except OSError:
+        return None
+
+
+def _why(error: Exception, engine: Dict[str, Any]) -> str:
+    place = "%s:%d" % (engine["address"], engine["port"])
+    if isinstance(error, urllib.error.HTTPError):
+        return "GET /metrics at %s is answered with %d" % (place, error.code)
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, socket.timeout):
+        return "/metrics at %s was not answered in time" % place
+    if isinstance(cause, OSError) and cause.strerror:
+        return "nothing to read at %s: %s" % (place, cause.strerror)
+    return "what %s answers is not understood: %s" % (place, cause or type(error).__name__)
+
+
+def _states(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:
+    if not units:
+        return {}
+    done = run(call, ["systemctl", "show", "--no-pager", "-p", PROPERTIES, "--", *units], timeout=10)
+    blocks = [
+        dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        for block in done["out"].strip("\n").split("\n\n")
+    ]
+    return {
+        unit: {
+            "active": block.get("ActiveState", ""),
+            "sub": block.get("SubState", ""),
+            "restarts": int(block.get("NRestarts") or 0),
+            "result": block.get("Result", ""),
+        }
+        for unit, block in zip(units, blocks)  # noqa: B905 - strict= came with Python 3.10
+    }
+
+
+def _proxy(path: str, backends: List[str]) -> Optional[Dict[str, Any]]:
+    """Servers and load of the proxy on this box; None when it does not run."""
+    try:
+        rows = haproxy.rows(path)
+    except OpError:
+        return None
+    servers = {}
+    waiting = running = 0
+    rate = None
+    for row in rows:
+        if row["svname"] == "FRONTEND":
+            rate = int(row["req_rate"] or 0) if row["pxname"] == CLIENTS else rate
+        elif row["pxname"] not in backends:
+            continue
+        elif row["svname"] == "BACKEND":
+            waiting += int(row["qcur"] or 0)
+        elif row["svname"] != "again":  # it leads back to the wait
+            running += int(row["scur"] or 0)
+            weight = int(row["weight"] or 0)
+            servers["%s/%s" % (row["pxname"], row["svname"])] = {"status": row["status"], "weight": weight}
+    return {"servers": servers, "waiting": waiting, "running": running, "rate": rate}
+
+
+def _memory() -> Dict[str, Any]:
+    rows = meminfo()
+    return {
+        "total": rows["MemTotal"],
+        "available": rows["MemAvailable"],
+        "swap_used": rows.get("SwapTotal", 0) - rows.get("SwapFree", 0),
+        "pressure": pressure(),
+    }
+
+
+def pressure(path: str = PRESSURE) -> Optional[float]:
+    """PSI's some avg10 of memory, in percent: the time in which something waited for it. None: the kernel is silent."""
+    try:
+        with open(path) as source:
+            for line in source:
+                words = line.split()
+                if words and words[0] == "some":
+                    return float(dict(word.split("=") for word in words[1:])["avg10"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return None
+
+
+def _live(number: Optional[int]) -> Dict[str, Any]:
+    """The release of the current generation, read again only when it is another file."""
+    global _release
+    if number is None:
+        return {}
+    path = kept.generation_folder(number) + "/release.json"
+    try:
+        state = os.stat(path)
+        stamp = (path, state.st_mtime_ns, state.st_ino, state.st_size)
+    except OSError:
+        stamp = None
+    if stamp is None or _release[0] != stamp:
+        _release = (stamp, kept.generation_release(number))
+    return _release[1]
+
+
+def _brief(release: Dict[str, Any]) -> Dict[str, Any]:
+    return {key: value for key, value in release.items() if key not in ("files", "spec", "budgets", "superseded")}
+
+
+def _changed() -> Optional[float]:
+    """When the current generation became so, in epoch seconds of this box's clock."""
+    try:
+        return os.lstat(kept.CURRENT).st_mtime
+    except OSError:
+        return None
