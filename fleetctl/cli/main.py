@@ -16,6 +16,7 @@ from fleetctl.cli import (
     cutover,
     doctor,
     drain,
+    exporter,
     guard,
     init,
     lab,
@@ -66,6 +67,7 @@ app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
+app.command("exporter")(exporter.exporter)
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
