@@ -5,8 +5,6 @@ import os
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from fleetctl.onbox import haproxy, kept
@@ -100,10 +98,12 @@ def page_of(address: str, port: int, deadline: float) -> bytes:
 
     An engine that sends a byte now and then keeps nobody longer than one that sends none.
     """
-    host = "[%s]" % address if ":" in address else address
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    left = deadline - time.monotonic()
-    with opener.open("http://%s:%d/metrics" % (host, port), timeout=max(0.05, left)) as answer:
+    connection = http.client.HTTPConnection(address, port, timeout=max(0.05, deadline - time.monotonic()))
+    try:
+        connection.request("GET", "/metrics", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise ValueError("GET /metrics is answered with %d" % answer.status)
         parts: List[bytes] = []
         size = 0
         while True:
@@ -116,6 +116,8 @@ def page_of(address: str, port: int, deadline: float) -> bytes:
                 raise ValueError("its /metrics has more than %d MiB" % (LARGEST_PAGE >> 20))
             if time.monotonic() > deadline:
                 raise socket.timeout("timed out")
+    finally:
+        connection.close()
 
 
 def chosen(page: bytes, names: Set[str]) -> str:
@@ -143,14 +145,13 @@ def invocation(unit: str) -> Optional[str]:
 
 def _why(error: Exception, engine: Dict[str, Any]) -> str:
     place = "%s:%d" % (engine["address"], engine["port"])
-    if isinstance(error, urllib.error.HTTPError):
-        return "GET /metrics at %s is answered with %d" % (place, error.code)
-    cause = getattr(error, "reason", error)
-    if isinstance(cause, socket.timeout):
+    if isinstance(error, socket.timeout):
         return "/metrics at %s was not answered in time" % place
-    if isinstance(cause, OSError) and cause.strerror:
-        return "nothing to read at %s: %s" % (place, cause.strerror)
-    return "what %s answers is not understood: %s" % (place, cause or type(error).__name__)
+    if isinstance(error, OSError):
+        return "nothing to read at %s: %s" % (place, error.strerror or error)
+    if isinstance(error, ValueError):
+        return "%s: %s" % (place, error)
+    return "what %s answers is not understood: %s" % (place, error or type(error).__name__)
 
 
 def _states(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:

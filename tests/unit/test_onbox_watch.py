@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said_in_a_sentence() -> None:
         request.send_error(404)
 
     with serving(refusing) as port:
-        assert read(port)["why"] == f"GET /metrics at 127.0.0.1:{port} is answered with 404"
+        assert read(port)["why"] == f"127.0.0.1:{port}: GET /metrics is answered with 404"
 
     def rude(request: BaseHTTPRequestHandler) -> None:
         request.wfile.write(b"no HTTP at all\n")

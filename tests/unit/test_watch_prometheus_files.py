@@ -104,6 +104,11 @@ def test_the_dashboard_asks_for_metrics_that_there_are_in_words_that_prometheus_
     assert used <= KNOWN
 
 
+def test_the_documentation_has_every_metric_and_none_that_is_not_there() -> None:
+    told = (Path(__file__).parents[2] / "docs/watch.md").read_text()
+    assert set(re.findall(r"\bfleetctl_\w+", told)) == KNOWN
+
+
 # What happens to a fleet, minute by minute → the alerts that fire, and no others.
 HEALTHY = {
     "fleetctl_copy_up": {COPY.format("a"): "1x60", COPY.format("b"): "1x60"},
