@@ -5,11 +5,11 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from fleetctl.onbox import haproxy, kept
 from fleetctl.onbox.boot import boot_of
-from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.process import run
 from fleetctl.onbox.waits import meminfo
 
@@ -38,9 +38,11 @@ def watch(call: Call, box: str, names: List[str], known: Optional[int] = None, l
     ranks = [rank for engine in release.get("engines", []) for rank in engine["ranks"] if rank["box"] == box]
     proxy = release.get("proxy") or {}
     mine = box in (proxy.get("boxes") or [proxy.get("box")])
-    pages = _Pages(engines, set(names), time.monotonic() + limit)
-    states = _states(call, sorted({rank["unit"] for rank in ranks}))
-    told = _proxy(proxy["admin_socket"], [backend["name"] for backend in proxy.get("backends", [])]) if mine else None
+    deadline = time.monotonic() + limit
+    pages = _Pages(engines, set(names), deadline)
+    states = _Later(lambda: _states(call, sorted({rank["unit"] for rank in ranks})))
+    backends = [backend["name"] for backend in proxy.get("backends", [])]
+    told = _Later(lambda: _proxy(proxy["admin_socket"], backends) if mine else None)
     pages.wait()
     return {
         "boot": boot_of(),
@@ -49,11 +51,32 @@ def watch(call: Call, box: str, names: List[str], known: Optional[int] = None, l
         "changed": _changed() if number is not None else None,
         "release": _brief(release) if number != known and number is not None else None,
         "engines": pages.told(),
-        "units": states,
-        "proxy": told,
-        "drained": kept.drained() is not None,
+        "units": states.result(deadline) or {},
+        "proxy": told.result(deadline),
+        "drained": _drained(),
         "memory": _memory(),
     }
+
+
+class _Later:
+    """Something that may take its time, done in a thread: systemd or HAProxy that hangs hides no engine."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        self._do = do
+        self._result: Any = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def result(self, deadline: float) -> Any:
+        """What came of it; None when it failed, or is not done when the time is over."""
+        self._thread.join(max(0.0, deadline + 0.1 - time.monotonic()))
+        return self._result
+
+    def _run(self) -> None:
+        try:
+            self._result = self._do()
+        except (OpError, CancelledError):
+            self._result = None
 
 
 class _Pages:
@@ -173,12 +196,9 @@ def _states(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:
     }
 
 
-def _proxy(path: str, backends: List[str]) -> Optional[Dict[str, Any]]:
-    """Servers and load of the proxy on this box; None when it does not run."""
-    try:
-        rows = haproxy.rows(path)
-    except OpError:
-        return None
+def _proxy(path: str, backends: List[str]) -> Dict[str, Any]:
+    """Servers and load of the proxy on this box. OpError when it does not run."""
+    rows = haproxy.rows(path)
     servers = {}
     waiting = running = 0
     rate = None
@@ -194,6 +214,14 @@ def _proxy(path: str, backends: List[str]) -> Optional[Dict[str, Any]]:
             weight = int(row["weight"] or 0)
             servers["%s/%s" % (row["pxname"], row["svname"])] = {"status": row["status"], "weight": weight}
     return {"servers": servers, "waiting": waiting, "running": running, "rate": rate}
+
+
+def _drained() -> Optional[bool]:
+    """An operator took this box out of the proxy; None: what says so is damaged."""
+    try:
+        return kept.drained() is not None
+    except OpError:
+        return None
 
 
 def _memory() -> Dict[str, Any]:

@@ -66,5 +66,5 @@ class Told(Seen):
     engines: dict[str, PageTold] = {}
     units: dict[str, UnitTold] = {}
     proxy: ProxyTold | None = None
-    drained: bool = False
+    drained: bool | None = None
     memory: MemoryTold

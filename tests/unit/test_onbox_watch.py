@@ -145,6 +145,18 @@ def test_a_page_read_while_the_unit_was_started_anew_belongs_to_nobody(
         assert read(port)["run"] == "second"
 
 
+def test_a_proxy_that_hangs_hides_no_engine(tmp_path: Path) -> None:
+    """It accepts the connection to its socket, and says nothing."""
+    path = str(tmp_path / "admin.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        began = time.monotonic()
+        assert watch._Later(lambda: watch._proxy(path, ["b"])).result(began + 0.2) is None
+        assert time.monotonic() - began < 3
+    assert watch._Later(lambda: watch._proxy(path, ["b"])).result(time.monotonic() + 5) is None
+
+
 def test_pressure_is_unknown_where_the_kernel_does_not_say(tmp_path: Path) -> None:
     told = tmp_path / "memory"
     assert watch.pressure(str(told)) is None
