@@ -198,22 +198,46 @@ def _states(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:
 
 def _proxy(path: str, backends: List[str]) -> Dict[str, Any]:
     """Servers and load of the proxy on this box. OpError when it does not run."""
-    rows = haproxy.rows(path)
+    return load(haproxy.rows(path), backends)
+
+
+def load(rows: List[Dict[str, str]], backends: List[str]) -> Dict[str, Any]:
+    """Servers and load from the rows of ``show stat``.
+
+    ``waiting`` are in the shared queues of full engines, ``running`` with engines. ``held`` are those whose model has
+    no engine that takes requests. HAProxy counts them as streams of a backend, as it does what the bridge answers and
+    what runs on an engine that is drained; of the latter, streams that had comment lines are counted as held.
+    """
     servers = {}
-    waiting = running = 0
     rate = None
+    bridged = waiting = running = 0
+    held = dict.fromkeys(backends, 0)
+    usable = set()
     for row in rows:
-        if row["svname"] == "FRONTEND":
-            rate = int(row["req_rate"] or 0) if row["pxname"] == CLIENTS else rate
-        elif row["pxname"] not in backends:
+        backend, name = row["pxname"], row["svname"]
+        streams, queued, weight = (int(row[key] or 0) for key in ("scur", "qcur", "weight"))
+        if name == "FRONTEND":
+            rate = int(row["req_rate"] or 0) if backend == CLIENTS else rate
+            bridged += streams if backend == haproxy.BRIDGE else 0
+        elif backend not in held:
             continue
-        elif row["svname"] == "BACKEND":
-            waiting += int(row["qcur"] or 0)
-        elif row["svname"] != "again":  # it leads back to the wait
-            running += int(row["scur"] or 0)
-            weight = int(row["weight"] or 0)
-            servers["%s/%s" % (row["pxname"], row["svname"])] = {"status": row["status"], "weight": weight}
-    return {"servers": servers, "waiting": waiting, "running": running, "rate": rate}
+        elif name == "BACKEND":
+            waiting += queued
+            held[backend] += streams - queued
+        else:
+            held[backend] -= streams
+            if name != "again":  # it leads back to the wait
+                running += streams
+                servers["%s/%s" % (backend, name)] = {"status": row["status"], "weight": weight}
+                usable |= {backend} if row["status"].startswith("UP") and weight else set()
+    holding = sum(max(0, many) for backend, many in held.items() if backend not in usable)
+    return {
+        "servers": servers,
+        "waiting": waiting,
+        "held": max(0, holding - bridged),
+        "running": running,
+        "rate": rate,
+    }
 
 
 def _drained() -> Optional[bool]:

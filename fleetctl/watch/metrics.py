@@ -91,6 +91,11 @@ PROXY_UP = Told("fleetctl_proxy_up", "1: a proxy of the fleet answered.", OF_FLE
 PROXY_WAITING = Told(
     "fleetctl_proxy_requests_waiting", "Requests in the queue that all engines of a model share.", OF_FLEET
 )
+PROXY_HELD = Told(
+    "fleetctl_proxy_requests_held",
+    "Requests that are held: their model has no engine that takes them.",
+    OF_FLEET,
+)
 PROXY_RUNNING = Told("fleetctl_proxy_requests_running", "Requests that the proxies have given to engines.", OF_FLEET)
 GENERATION = Told("fleetctl_generation", "Number of the generation that is live.", OF_FLEET)
 CHANGED = Told(
@@ -104,7 +109,7 @@ LAYOUT = ("fleetctl_layout", "The layout that is live.")
 METRICS = (
     *MODEL_COUNTERS.values(), *COPY_COUNTERS.values(), COPY_UP, COPY_IN_ROTATION, COPY_ACTIVE, COPY_RUNNING,
     COPY_WAITING, COPY_CACHE, COPY_RESTARTS, COPIES, COPIES_KNOWN, BOX_UP, BOX_DRAINED, BOX_MEMORY, BOX_AVAILABLE,
-    BOX_LOW, BOX_SWAP, BOX_PRESSURE, PROXY_UP, PROXY_WAITING, PROXY_RUNNING, GENERATION, CHANGED, TOOK,
+    BOX_LOW, BOX_SWAP, BOX_PRESSURE, PROXY_UP, PROXY_WAITING, PROXY_HELD, PROXY_RUNNING, GENERATION, CHANGED, TOOK,
 )  # fmt: skip
 
 
@@ -140,6 +145,7 @@ def _of_fleet(sample: Sample, took: float) -> Iterator[Metric]:
     yield TOOK.family([(labels, took)])
     yield PROXY_UP.family([(labels, sample.proxy.waiting is not None)])
     yield PROXY_WAITING.family([(labels, sample.proxy.waiting)])
+    yield PROXY_HELD.family([(labels, sample.proxy.held)])
     yield PROXY_RUNNING.family([(labels, sample.proxy.running)])
 
 

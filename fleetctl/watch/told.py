@@ -42,6 +42,7 @@ class ProxyTold(Seen):
 
     servers: dict[str, ServerTold] = {}
     waiting: int = 0
+    held: int = 0
     running: int = 0
     rate: int | None = None
 
