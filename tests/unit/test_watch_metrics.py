@@ -32,7 +32,7 @@ SAMPLE = Sample(
     counts=COUNTED,
     models={"qwen": COUNTED},
     boxes={"a": BoxSample(128 * GIB, 40 * GIB, 0, 12.5, False), "b": BoxSample(why="no answer within 2 s")},
-    proxy=ProxySample(3, 0, 2, 1.0),
+    proxy=ProxySample(3, 2, 1.0, 0),
     changed=900.0,
 )
 
