@@ -174,7 +174,8 @@ def _why(error: Exception, engine: Dict[str, Any]) -> str:
         return "nothing to read at %s: %s" % (place, error.strerror or error)
     if isinstance(error, ValueError):
         return "%s: %s" % (place, error)
-    return "what %s answers is not understood: %s" % (place, error or type(error).__name__)
+    said = "".join(c if c.isprintable() else "?" for c in str(error)[:80]).strip()
+    return "%s does not speak HTTP: %s" % (place, said or type(error).__name__)
 
 
 def _states(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:

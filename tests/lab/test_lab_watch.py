@@ -13,6 +13,7 @@ from moving import BOXES, COPY, Moving, eventually
 
 from fleetctl.remote.boxes import Boxes
 from fleetctl.spec.load import load_fleet
+from fleetctl.watch.names import wanted
 from fleetctl.watch.sample import Sample
 from fleetctl.watch.watcher import LIMIT, Watcher
 
@@ -119,6 +120,15 @@ def test_a_box_that_is_away_delays_nobody_is_unknown_and_counts_again_when_it_is
     eventually(lambda: unknown(watcher.sample()) == {})
     ask_for(replicas, "box2", 3)
     assert watcher.sample().counts.generation_tokens == (before.counts.generation_tokens or 0) + 3
+
+
+def test_the_box_says_which_start_of_the_unit_a_page_is_from(replicas: Moving) -> None:
+    """Pages of several API servers, and of llama.cpp, name no process."""
+    fleet = load_fleet(replicas.file()).fleet
+    with Boxes.open(fleet, ["box2"]) as boxes:
+        told = boxes["box2"].call_with("watch", {"box": "box2", "names": wanted()})
+    run = replicas.sh("box2", f"systemctl show -P InvocationID {COPY}").strip()
+    assert told["engines"]["replicas/standin@box2"]["run"] == run
 
 
 def test_an_engine_that_is_stopped_is_unknown_and_not_zero(replicas: Moving, watcher: Watcher) -> None:
