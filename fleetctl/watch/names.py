@@ -79,7 +79,11 @@ ROWS: tuple[Row, ...] = (
         "vllm:gpu_cache_usage_perc",
         source=f"{_VLLM_ALL}; gpu_ until 0.9.1, both in 0.9.2; a part of 1 whatever the name says",
     ),
-    _gauge("cache_tokens", "vllm:cache_config_info", source=f"{_VLLM_ALL}; its labels block_size and num_gpu_blocks"),
+    _gauge(
+        "cache_tokens",
+        "vllm:cache_config_info",
+        source=f"{_VLLM_ALL}; labels kv_cache_size_tokens or block_size, num_gpu_blocks",
+    ),
     _gauge("prefix_hit_rate", "vllm:gpu_prefix_cache_hit_rate", source="vllm/engine/metrics.py (0.6 to 0.10)"),
     _counter("prompt_tokens", "sglang:prompt_tokens", source=_SGLANG),
     _counter("generation_tokens", "sglang:generation_tokens", source=_SGLANG),

@@ -135,16 +135,20 @@ def _sizes(have: list[Line]) -> dict[str, float]:
     """Engine → tokens that fit its cache."""
     found: dict[str, float] = {}
     for line in have:
-        if line.name.endswith("_info"):
-            try:
-                size = float(line.labels["block_size"]) * float(line.labels["num_gpu_blocks"])
-            except (KeyError, ValueError):
-                continue
-        else:
-            size = line.value
+        size = _told_size(line.labels) if line.name.endswith("_info") else line.value
         if math.isfinite(size) and size > 0:
             found[_engine(line)] = max(size, found.get(_engine(line), 0.0))
     return found
+
+
+def _told_size(labels: Mapping[str, str]) -> float:
+    """Tokens by the labels of vLLM's cache_config_info; 0: they do not say."""
+    try:
+        if "kv_cache_size_tokens" in labels:
+            return float(labels["kv_cache_size_tokens"])
+        return float(labels["block_size"]) * float(labels["num_gpu_blocks"])
+    except (KeyError, ValueError):
+        return 0.0
 
 
 def _usage(have: list[Line], sizes: Mapping[str, float]) -> float | None:
