@@ -124,3 +124,8 @@ class Sample:
     def unknown(self) -> tuple[str, ...]:
         """Copies that could not be read."""
         return tuple(copy.id for copy in self.copies if not copy.known)
+
+    @property
+    def complete(self) -> bool:
+        """Every copy was read: the sums lack nothing of now."""
+        return bool(self.copies) and not self.unknown

@@ -258,7 +258,7 @@ def test_caches_of_different_sizes_are_weighed_where_all_sizes_are_known() -> No
         "vllm:generation_tokens_total NaN",
         "vllm:generation_tokens_total +Inf",
         "vllm:generation_tokens_total" + "{" * 3000,
-        'vllm:generation_tokens_total{a="' + "x" * 5000 + '"} 1',
+        'vllm:generation_tokens_total{a="' + "x" * 9000 + '"} 1',
         "\x00\x01\x02",
     ],
 )
