@@ -66,6 +66,9 @@ COPY_IN_ROTATION = Told(
     "fleetctl_copy_in_rotation", "1: every proxy that answers gives it requests. Missing: no proxy answers.", OF_COPY
 )
 COPY_ACTIVE = Told("fleetctl_copy_unit_active", "1: the units of all its ranks are active.", OF_COPY)
+COPY_LOADING = Told(
+    "fleetctl_copy_unit_loading", "1: a unit of one of its ranks is starting: the engine loads.", OF_COPY
+)
 COPY_RUNNING = Told("fleetctl_copy_requests_running", "Requests that the engine works on.", OF_COPY)
 COPY_WAITING = Told("fleetctl_copy_requests_waiting", "Requests that wait in the engine's own queue.", OF_COPY)
 COPY_CACHE = Told("fleetctl_copy_cache_usage_ratio", "How full its KV cache is, of 1.", OF_COPY)
@@ -107,9 +110,9 @@ TOOK = Told("fleetctl_sample_duration_seconds", "Seconds that reading the fleet 
 LAYOUT = ("fleetctl_layout", "The layout that is live.")
 
 METRICS = (
-    *MODEL_COUNTERS.values(), *COPY_COUNTERS.values(), COPY_UP, COPY_IN_ROTATION, COPY_ACTIVE, COPY_RUNNING,
-    COPY_WAITING, COPY_CACHE, COPY_RESTARTS, COPIES, COPIES_KNOWN, BOX_UP, BOX_DRAINED, BOX_MEMORY, BOX_AVAILABLE,
-    BOX_LOW, BOX_SWAP, BOX_PRESSURE, PROXY_UP, PROXY_WAITING, PROXY_HELD, PROXY_RUNNING, GENERATION, CHANGED, TOOK,
+    *MODEL_COUNTERS.values(), *COPY_COUNTERS.values(), COPY_UP, COPY_IN_ROTATION, COPY_ACTIVE, COPY_LOADING,
+    COPY_RUNNING, COPY_WAITING, COPY_CACHE, COPY_RESTARTS, COPIES, COPIES_KNOWN, BOX_UP, BOX_DRAINED, BOX_MEMORY,
+    BOX_AVAILABLE, BOX_LOW, BOX_SWAP, BOX_PRESSURE, PROXY_UP, PROXY_WAITING, PROXY_HELD, PROXY_RUNNING, GENERATION, CHANGED, TOOK,
 )  # fmt: skip
 
 
@@ -157,8 +160,9 @@ def _of_copies(sample: Sample) -> Iterator[Metric]:
     yield COPY_UP.family((labels(copy), copy.known) for copy in sample.copies)
     rotation = [(copy, None if copy.server == "unknown" else copy.server == "UP") for copy in sample.copies]
     yield COPY_IN_ROTATION.family((labels(copy), into) for copy, into in rotation)
-    active = [(copy, None if "unknown" in copy.unit else copy.unit == "active") for copy in sample.copies]
-    yield COPY_ACTIVE.family((labels(copy), state) for copy, state in active)
+    units = [copy for copy in sample.copies if not copy.unit.startswith("unknown")]
+    yield COPY_ACTIVE.family((labels(copy), copy.unit == "active") for copy in units)
+    yield COPY_LOADING.family((labels(copy), copy.unit.startswith("activating")) for copy in units)
     yield COPY_RUNNING.family((labels(copy), copy.figures.running) for copy in known)
     yield COPY_WAITING.family((labels(copy), copy.figures.waiting) for copy in known)
     yield COPY_CACHE.family((labels(copy), copy.figures.cache_usage) for copy in known)

@@ -113,6 +113,7 @@ def test_the_documentation_has_every_metric_and_none_that_is_not_there() -> None
 HEALTHY = {
     "fleetctl_copy_up": {COPY.format("a"): "1x60", COPY.format("b"): "1x60"},
     "fleetctl_copy_in_rotation": {COPY.format("a"): "1x60", COPY.format("b"): "1x60"},
+    "fleetctl_copy_unit_loading": {COPY.format("a"): "0x60", COPY.format("b"): "0x60"},
     "fleetctl_copy_requests_running": {COPY.format("a"): "2x60", COPY.format("b"): "2x60"},
     "fleetctl_copy_requests_waiting": {COPY.format("a"): "0x60", COPY.format("b"): "0x60"},
     "fleetctl_copy_generation_tokens_total": {COPY.format("a"): "0+60x60", COPY.format("b"): "7+60x60"},
@@ -144,7 +145,8 @@ GONE = "_x60"
                 "fleetctl_box_up": {BOX.format("b"): "0x60"},
                 "fleetctl_copy_up": {TWO: "0x60"},
                 "fleetctl_copy_generation_tokens_total": {TWO: GONE},
-                "fleetctl_copy_requests_running": {TWO: GONE},
+                "fleetctl_copy_unit_loading": {COPY.format("a"): "0x60", COPY.format("b"): "0x60"},
+    "fleetctl_copy_requests_running": {TWO: GONE},
             },
             {"FleetctlBoxAway"},
         ),
@@ -171,7 +173,8 @@ GONE = "_x60"
         (
             "Running: 0 reqs, Waiting: 3 reqs, both throughputs 0.0",
             {
-                "fleetctl_copy_requests_running": {TWO: "0x60"},
+                "fleetctl_copy_unit_loading": {COPY.format("a"): "0x60", COPY.format("b"): "0x60"},
+    "fleetctl_copy_requests_running": {TWO: "0x60"},
                 "fleetctl_copy_requests_waiting": {TWO: "3x60"},
                 "fleetctl_copy_generation_tokens_total": {TWO: "500x60"},
                 "fleetctl_copy_prompt_tokens_total": {TWO: "500x60"},
@@ -188,14 +191,42 @@ GONE = "_x60"
             set(),
         ),
         ("nothing to do is no standstill", {
-            "fleetctl_copy_requests_running": {ONE: "0x60", TWO: "0x60"},
+            "fleetctl_copy_unit_loading": {COPY.format("a"): "0x60", COPY.format("b"): "0x60"},
+    "fleetctl_copy_requests_running": {ONE: "0x60", TWO: "0x60"},
             "fleetctl_copy_generation_tokens_total": {ONE: "5x60", TWO: "5x60"},
             "fleetctl_copy_prompt_tokens_total": {ONE: "5x60", TWO: "5x60"},
             "fleetctl_copy_requests_total": {ONE: "5x60", TWO: "5x60"},
         }, set()),
         ("restarted again and again", {"fleetctl_copy_restarts_total": {TWO: "0+0.1x60"}}, {"FleetctlCopyRestarts"}),
         ("restarted once", {"fleetctl_copy_restarts_total": {TWO: "0x30 1x30"}}, set()),
-        ("one copy has all of the work", {"fleetctl_copy_requests_total": {TWO: "9x60"}}, {"FleetctlCopyIdle"}),
+        (
+            "a batch job has one copy's address: it has a queue, and the other sits idle",
+            {
+                "fleetctl_copy_requests_total": {TWO: "9x60"},
+                "fleetctl_copy_requests_running": {TWO: "0x60"},
+                "fleetctl_copy_requests_waiting": {ONE: "5x60"},
+            },
+            {"FleetctlCopyIdle"},
+        ),
+        (
+            "all conversations belong to one copy, which has room for them",
+            {"fleetctl_copy_requests_total": {TWO: "9x60"}, "fleetctl_copy_requests_running": {TWO: "0x60"}},
+            set(),
+        ),
+        (
+            "an engine that loads cannot be read",
+            {
+                "fleetctl_copy_up": {TWO: "1x35 0x25"},
+                "fleetctl_copy_unit_loading": {TWO: "0x35 1x25"},
+                "fleetctl_copy_in_rotation": {TWO: "1x45 0x15"},
+            },
+            set(),
+        ),
+        (
+            "an engine that loads for ever",
+            {"fleetctl_copy_up": {TWO: "0x60"}, "fleetctl_copy_unit_loading": {TWO: "1x60"}},
+            {"FleetctlCopyLoadsLong"},
+        ),
         (
             "memory runs short",
             {
