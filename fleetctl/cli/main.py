@@ -17,6 +17,7 @@ from fleetctl.cli import (
     doctor,
     drain,
     eval,
+    exporter,
     guard,
     history,
     init,
@@ -75,6 +76,7 @@ app.command("history")(history.history)
 app.command("web")(web.web)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
+app.command("exporter")(exporter.exporter)
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")

@@ -15,7 +15,7 @@ from prometheus_client.samples import Sample as Line
 
 from fleetctl.watch.names import PROCESS, Row, rows_of
 
-LONGEST_LINE = 4096  # characters; longer ones are nobody's metrics
+LONGEST_LINE = 8192  # characters; that of cache_config_info has 1,100; longer ones are nobody's metrics
 MOST_LINES = 5000
 
 
@@ -52,7 +52,7 @@ def read(text: str) -> Reading:
     for row in rows_of("counter"):
         have = _first(row, found)
         if have and row.figure not in counters:
-            counters[row.figure] = sum(max(0.0, line.value) for line in have)
+            counters[row.figure] = _sum(have)
     gauges: dict[str, list[Line]] = {}
     for row in rows_of("gauge"):
         have = _first(row, found)
@@ -61,8 +61,8 @@ def read(text: str) -> Reading:
     sizes = _sizes(gauges.get("cache_tokens", []))
     return Reading(
         counters=counters,
-        running=_sum(gauges.get("running", [])),
-        waiting=_sum(gauges.get("waiting", [])),
+        running=_sum(gauges["running"]) if "running" in gauges else None,
+        waiting=_sum(gauges["waiting"]) if "waiting" in gauges else None,
         cache_usage=_usage(gauges.get("cache_usage", []), sizes),
         cache_tokens=sum(sizes.values()) or None,
         prefix_hit_rate=_mean(gauges.get("prefix_hit_rate", [])),
@@ -111,19 +111,18 @@ def _each(have: list[Line]) -> dict[str, float]:
 
     Samples that differ in other labels, such as the model's name, are added up.
     """
-    ranks: dict[tuple[str, str], dict[str, float]] = {}
+    ranks: dict[tuple[str, str, str], float] = {}
     for line in have:
-        rank = f"{line.labels.get('tp_rank', '')}/{line.labels.get('pp_rank', '')}"
-        sums = ranks.setdefault((_engine(line), rank), {"": 0.0})
-        sums[""] += line.value
+        rank = (_engine(line), line.labels.get("tp_rank", ""), line.labels.get("pp_rank", ""))
+        ranks[rank] = ranks.get(rank, 0.0) + max(0.0, line.value)
     each: dict[str, float] = {}
-    for (engine, _), sums in ranks.items():
-        each[engine] = max(each.get(engine, 0.0), sums[""])
+    for (engine, _, _), value in ranks.items():
+        each[engine] = max(each.get(engine, 0.0), value)
     return each
 
 
-def _sum(have: list[Line]) -> float | None:
-    return sum(max(0.0, value) for value in _each(have).values()) if have else None
+def _sum(have: list[Line]) -> float:
+    return sum(_each(have).values())
 
 
 def _mean(have: list[Line]) -> float | None:
@@ -136,16 +135,20 @@ def _sizes(have: list[Line]) -> dict[str, float]:
     """Engine → tokens that fit its cache."""
     found: dict[str, float] = {}
     for line in have:
-        if line.name.endswith("_info"):
-            try:
-                size = float(line.labels["block_size"]) * float(line.labels["num_gpu_blocks"])
-            except (KeyError, ValueError):
-                continue
-        else:
-            size = line.value
+        size = _told_size(line.labels) if line.name.endswith("_info") else line.value
         if math.isfinite(size) and size > 0:
             found[_engine(line)] = max(size, found.get(_engine(line), 0.0))
     return found
+
+
+def _told_size(labels: Mapping[str, str]) -> float:
+    """Tokens by the labels of vLLM's cache_config_info; 0: they do not say."""
+    try:
+        if "kv_cache_size_tokens" in labels:
+            return float(labels["kv_cache_size_tokens"])
+        return float(labels["block_size"]) * float(labels["num_gpu_blocks"])
+    except (KeyError, ValueError):
+        return 0.0
 
 
 def _usage(have: list[Line], sizes: Mapping[str, float]) -> float | None:

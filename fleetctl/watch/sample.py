@@ -90,12 +90,14 @@ class BoxSample:
 
 @dataclass(frozen=True)
 class ProxySample:
-    """The proxies together: requests that wait in the shared queue, and those that run."""
+    """The proxies together: requests that wait in the shared queue, those that are held, and those that run."""
 
     waiting: int | None = None
     running: int | None = None
     request_rate: float | None = None
     """Requests per second, as HAProxy counts its last second."""
+    held: int | None = None
+    """Requests whose model has no engine that takes them."""
 
 
 @dataclass(frozen=True)
@@ -122,3 +124,8 @@ class Sample:
     def unknown(self) -> tuple[str, ...]:
         """Copies that could not be read."""
         return tuple(copy.id for copy in self.copies if not copy.known)
+
+    @property
+    def complete(self) -> bool:
+        """Every copy was read: the sums lack nothing of now."""
+        return bool(self.copies) and not self.unknown

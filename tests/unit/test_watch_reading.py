@@ -45,6 +45,16 @@ vllm:gpu_prefix_cache_hits_total{engine="0",model_name="m"} 300.0
 vllm:prompt_tokens_total{engine="0",model_name="m"} 900.0
 vllm:generation_tokens_total{engine="0",model_name="m"} 100.0
 """
+# vLLM 0.9.2 has both names, and counts nothing twice.
+VLLM_0_9_2 = """\
+vllm:num_requests_running{engine="0",model_name="m"} 1.0
+vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.125
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.125
+vllm:gpu_prefix_cache_queries_total{engine="0",model_name="m"} 900.0
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 900.0
+vllm:gpu_prefix_cache_hits_total{engine="0",model_name="m"} 300.0
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 300.0
+"""
 # The same, exposed by Ray's client, which adds no _total.
 VLLM_RAY = """\
 vllm:prompt_tokens{engine="0",model_name="m"} 5.0
@@ -52,6 +62,28 @@ vllm:generation_tokens{engine="0",model_name="m"} 6.0
 vllm:request_success{engine="0",finished_reason="stop",model_name="m"} 2.0
 vllm:num_preemptions{engine="0",model_name="m"} 1.0
 vllm:num_requests_running{engine="0",model_name="m"} 0.0
+"""
+# vLLM 0.32.0 on a CPU, with ngram drafts, after three requests; labels of cache_config_info are left out.
+VLLM_0_32 = """\
+process_start_time_seconds 1.79604834754e+09
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="tiny"} 39.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="tiny"} 39.0
+vllm:num_requests_running{engine="0",model_name="tiny"} 0.0
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 0.0
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.0
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 45.0
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 0.0
+vllm:num_preemptions_total{engine="0",model_name="tiny"} 0.0
+vllm:prompt_tokens_total{engine="0",model_name="tiny"} 45.0
+vllm:generation_tokens_total{engine="0",model_name="tiny"} 72.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 0.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 3.0
+vllm:request_success_total{engine="0",finished_reason="abort",model_name="tiny"} 0.0
+vllm:request_success_total{engine="0",finished_reason="error",model_name="tiny"} 0.0
+vllm:request_success_total{engine="0",finished_reason="repetition",model_name="tiny"} 0.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 3.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="tiny"} 2.8629019260406494
+vllm:cache_config_info{block_size="128",engine="0",kv_cache_size_tokens="2097152",num_gpu_blocks="16384"} 1.0
 """
 # Two engines behind one model name (data parallel).
 TWO_ENGINES = """\
@@ -121,6 +153,29 @@ llamacpp:requests_deferred 4
             VLLM_0_8,
             {"prompt_tokens": 900, "generation_tokens": 100, "prefix_queries": 900, "prefix_hits": 300},
             {"running": 1, "waiting": 0, "cache_usage": 0.125},
+        ),
+        (
+            "vLLM 0.9.2",
+            VLLM_0_9_2,
+            {"prefix_queries": 900, "prefix_hits": 300},
+            {"running": 1, "cache_usage": 0.125},
+        ),
+        (
+            "vLLM 0.32",
+            VLLM_0_32,
+            {
+                "prompt_tokens": 45,
+                "generation_tokens": 72,
+                "requests": 3,
+                "first_tokens": 3,
+                "first_token_seconds": 2.8629019260406494,
+                "prefix_queries": 45,
+                "prefix_hits": 0,
+                "draft_tokens": 39,
+                "accepted_tokens": 39,
+                "preemptions": 0,
+            },
+            {"running": 0, "waiting": 0, "cache_usage": 0, "cache_tokens": 2097152},
         ),
         (
             "vLLM under Ray",
@@ -203,7 +258,7 @@ def test_caches_of_different_sizes_are_weighed_where_all_sizes_are_known() -> No
         "vllm:generation_tokens_total NaN",
         "vllm:generation_tokens_total +Inf",
         "vllm:generation_tokens_total" + "{" * 3000,
-        'vllm:generation_tokens_total{a="' + "x" * 5000 + '"} 1',
+        'vllm:generation_tokens_total{a="' + "x" * 9000 + '"} 1',
         "\x00\x01\x02",
     ],
 )
