@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fleetctl.doctor.finding import Kind
+from fleetctl.doctor.link.family import LINK
 from fleetctl.doctor.scene import Family
 
-FAMILIES: tuple[Family[Any], ...] = ()
+FAMILIES: tuple[Family[Any], ...] = (LINK,)
 
 
 def kinds() -> dict[str, Kind]:
