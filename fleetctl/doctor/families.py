@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleetctl.doctor.engines.family import ENGINES
 from fleetctl.doctor.finding import Kind
 from fleetctl.doctor.link.family import LINK
 from fleetctl.doctor.scene import Family
 
-FAMILIES: tuple[Family[Any], ...] = (LINK,)
+FAMILIES: tuple[Family[Any], ...] = (LINK, ENGINES)
 
 
 def kinds() -> dict[str, Kind]:

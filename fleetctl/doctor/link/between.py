@@ -120,6 +120,8 @@ def _ends(first: str, one: LinkTold, second: str, two: LinkTold) -> Iterator[Fin
 def _way(box: str, one: LinkTold, other: str, there: LinkTold, way: Way, *, same_mtu: bool) -> Iterator[Finding]:
     """What one box found on its way to another."""
     peer = there.address
+    if any(peer in interface.addresses for interface in one.interfaces.values()):
+        return  # this box has that address too, and was told so
     if other_way := _wrong_route(one, there, way):
         yield kinds.ROUTE.found(
             box,
