@@ -19,6 +19,7 @@ from fleetctl.cli import (
     guard,
     init,
     lab,
+    link,
     plan,
     proxy,
     render,
@@ -69,6 +70,7 @@ app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
+app.add_typer(link.app, name="link")
 app.add_typer(proxy.app, name="proxy")
 
 

@@ -72,7 +72,18 @@ def examine_link(
         "ways": ways,
         "rdma": rdma_ports()[:MOST],
         "environment": engine_environments(call, units),
-        "tools": [name for name in ("ethtool", "ib_write_bw", "iperf3") if shutil.which(name, path=PATH)],
+    }
+
+
+@op("link_interfaces")
+def link_interfaces(call: Call, addresses: List[str]) -> Dict[str, Any]:
+    """Interfaces and RDMA ports of this box, its CPUs, tools for measuring, and the IP addresses of names."""
+    return {
+        "interfaces": dict(list(interfaces(call).items())[:MOST]),
+        "rdma": rdma_ports()[:MOST],
+        "cpus": os.cpu_count() or 1,
+        "tools": [name for name in ("ib_write_bw",) if shutil.which(name, path=PATH)],
+        "resolved": {address: resolved(address) for address in addresses},
     }
 
 

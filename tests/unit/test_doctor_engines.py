@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from planned import boxes_in, layout, office, unit
+from planned import boxes_in, layout, office
 
 from fleetctl.doctor.engines.family import ask, find
 from fleetctl.doctor.engines.told import EnginesTold, EngineTold
@@ -360,4 +360,3 @@ def test_every_unit_of_the_live_layout_is_asked_and_the_head_where_it_answers() 
     assert ask(scene, "a") == {"units": {"fleetctl-split-qwen.service": ["10.0.0.1", 8000]}}
     assert ask(scene, "b") == {"units": {"fleetctl-split-qwen.service": None}}
     assert ask(Scene(office(), (), layout("split").model_copy(update={"engines": ()}), {}, {}), "a") is None
-    assert unit().active == "active"

@@ -97,7 +97,6 @@ class LinkTold(Seen):
     ways: dict[str, Way] = {}
     rdma: tuple[RdmaPort, ...] = ()
     environment: dict[str, dict[str, str]] = {}
-    tools: tuple[str, ...] = ()
 
     @property
     def own(self) -> Interface | None:
