@@ -192,6 +192,7 @@ def bandwidth_drive(
         return sock
 
     results = []
+    reached = False
     try:
         for phase in phases:
             call.check()
@@ -199,16 +200,19 @@ def bandwidth_drive(
             seconds = min(MOST_SECONDS, float(phase["seconds"]))
             if phase["mode"] == "echo":
                 with connected("echo", seconds) as sock:
+                    reached = True
                     results.append(_round_trips(call, sock, seconds))
             else:
                 streams = max(1, min(MOST_STREAMS, int(phase["streams"])))
                 socks = [connected(phase["mode"], seconds) for _ in range(streams)]
+                reached = True
                 results.append(_streams(socks, phase["mode"], seconds))
     except OSError as error:
         raise OpError("the measurement with %s broke off: %s" % (peer, error.strerror or error)) from None
     finally:
-        with contextlib.suppress(OSError, OpError):  # it ends by itself
-            connected("end", 0).close()
+        if reached:
+            with contextlib.suppress(OSError, OpError):  # it ends by itself
+                connected("end", 0).close()
     return results
 
 

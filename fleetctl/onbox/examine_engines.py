@@ -1,6 +1,7 @@
 """What engines say of themselves: telling lines of the log of their last start, and two looks at their counters."""
 
 import http.client
+import json
 import re
 import threading
 import time
@@ -9,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from fleetctl.onbox.journalctl import read_back
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.process import run
-from fleetctl.onbox.units import states
+from fleetctl.onbox.units import environment_of, states
 
 DAY = 86400.0
 MOST_LINES = 20_000  # lines of a unit's log that are read, the newest first
@@ -63,12 +64,27 @@ _COUNTERS = {
     "drafted": re.compile(r"vllm:spec_decode_num_draft_tokens(?:_total)?"),
     "accepted": re.compile(r"vllm:spec_decode_num_accepted_tokens(?:_total)?"),
 }
+# How models write a call where no parser takes it out of their text.
+_CALLED = re.compile(
+    r"<tool_call>|<function=|<\|tool_call|<\|python_tag\|>|\[TOOL_CALLS\]|\{\"name\": *\"get_weather\""
+)
+TOOL: Dict[str, Any] = {
+    "name": "get_weather",
+    "description": "The weather in a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+TOOL_WAIT = 20.0  # seconds for the answer
+TOOL_TOKENS = 128
 _SAMPLE = re.compile(r"^(vllm:[a-z_]+)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
 
 @op("examine_engines")
 def examine_engines(call: Call, units: Dict[str, Optional[List[Any]]]) -> Dict[str, Any]:
-    """Unit → what its log and its counters say; the value is [address, port] where it answers requests, or None."""
+    """Unit → what its log and its counters say.
+
+    The value is None, or where it answers requests: address, port, and the model's name where it is to be asked a
+    question with a tool, which it is when it has nothing else to do.
+    """
     found: Dict[str, Any] = {}
     present = states(call, list(units))
     threads = []
@@ -78,7 +94,8 @@ def examine_engines(call: Call, units: Dict[str, Optional[List[Any]]]) -> Dict[s
         found[unit] = told
         told["began"] = _began(call, unit)
         if where is not None and state["active"] == "active":
-            threads.append(threading.Thread(target=_look_twice, args=(told, str(where[0]), int(where[1])), daemon=True))
+            arguments = (told, str(where[0]), int(where[1]), where[2], state["pid"])
+            threads.append(threading.Thread(target=_look, args=arguments, daemon=True))
             threads[-1].start()
     for unit, told in found.items():
         told["now"] = time.time()
@@ -180,6 +197,46 @@ def _shown(key: str, text: str) -> str:
     """A line as it is told; of what a model wrote to somebody only the call."""
     begin = text.find("<tool_call>") if key == "tools_text" else 0
     return text[begin : begin + (160 if key == "tools_text" else LONGEST)]
+
+
+def _look(told: Dict[str, Any], address: str, port: int, model: Optional[str], pid: int) -> None:
+    _look_twice(told, address, port)
+    busy = sum(look["running"] + look.get("waiting", 0.0) for look in told["looks"])
+    if model is not None and len(told["looks"]) == 2 and not busy:
+        key = environment_of(pid).get("VLLM_API_KEY", "").split(",")[0]
+        try:
+            told["tool"] = ask_with_tool(address, port, model, key)
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+            told["tool"] = None  # no answer in time, or none that is understood: unknown
+
+
+def ask_with_tool(address: str, port: int, model: str, key: str) -> Dict[str, Any]:
+    """Ask for the weather, with a tool for it. ``text`` is what of the call stands in the content instead."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "What is the weather in Paris? Call the tool get_weather."}],
+        "tools": [{"type": "function", "function": TOOL}],
+        "tool_choice": "auto",
+        "max_tokens": TOOL_TOKENS,
+        "temperature": 0,
+    }
+    headers = {"Content-Type": "application/json", "Connection": "close"}
+    if key:
+        headers["Authorization"] = "Bearer " + key
+    connection = http.client.HTTPConnection(address, port, timeout=TOOL_WAIT)
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        answer = connection.getresponse()
+        status, said = answer.status, answer.read(METRICS_SIZE)
+    finally:
+        connection.close()
+    if status != 200:
+        return {"status": status}
+    message = json.loads(said.decode("utf-8", "replace"))["choices"][0]["message"]
+    content = str(message.get("content") or "")
+    begun = _CALLED.search(content) if TOOL["name"] in content else None
+    text = content[begun.start() : begun.start() + 160] if begun else ""
+    return {"status": status, "called": bool(message.get("tool_calls")), "text": text}
 
 
 def _look_twice(told: Dict[str, Any], address: str, port: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
-from moving import BOXES, SPLIT, Moving, Ran
+from moving import BOXES, PATIENCE, SPLIT, Moving, Ran, eventually
 
 FAMILIES = ("L", "E")
 
@@ -40,6 +43,14 @@ def on(moving: Moving, box: str, do: str, undo: str) -> Iterator[None]:
         yield
     finally:
         moving.sh(box, undo)
+
+
+def ask_engine(moving: Moving) -> None:
+    """A request to the engine itself, and its answer, however late."""
+    asked = {"model": "standin", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    with contextlib.suppress(httpx.HTTPError):
+        url = f"http://{moving.lab.box('box1').address}:8000/v1/chat/completions"
+        httpx.post(url, json=asked, timeout=PATIENCE, trust_env=False)
 
 
 def link(moving: Moving, box: str) -> str:
@@ -110,7 +121,7 @@ def test_an_address_that_a_machine_outside_of_the_fleet_has_is_found(split: Movi
 
 
 def test_a_firewall_that_closes_what_nccl_and_gloo_need_is_found(split: Moving) -> None:
-    rule = f"ip saddr {link(split, 'box2')} tcp dport 30000-65535 drop"
+    rule = f"ip saddr {link(split, 'box2')} tcp flags & (syn | ack) == syn tcp dport 30000-65535 drop"
     table = f"table inet site {{ chain input {{ type filter hook input priority 0; policy accept; {rule}; }}; }}"
     with on(split, "box1", f"echo '{table}' | nft -f -", "nft delete table inet site"):
         (finding,) = doctor(split)
@@ -121,7 +132,7 @@ def test_a_firewall_that_closes_what_nccl_and_gloo_need_is_found(split: Moving) 
 def test_what_an_engine_logs_is_found_until_it_is_started_anew(split: Moving) -> None:
     said = "(EngineCore_DP0 pid=3) Loading lora sql failed: No adapter found for /models/lora/sql"
     # A process in the control group of the unit: the journal takes its words for the unit's.
-    join = f"pid=$(systemctl show -P MainPID {SPLIT}); path=$(grep -E '^(0:|[0-9]+:name=systemd):' /proc/$pid/cgroup | "
+    join = f"pid=$(systemctl show -P MainPID {SPLIT}); path=$(grep {SPLIT} /proc/$pid/cgroup | "
     join += "head -1 | cut -d: -f3); for base in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /sys/fs/cgroup; do "
     join += "[ -e $base$path/cgroup.procs ] && echo $$ > $base$path/cgroup.procs && break; done; "
     split.sh("box1", f"{join} systemd-cat -t python3 echo '{said}'; sleep 0.5; journalctl --sync")
@@ -130,6 +141,30 @@ def test_what_an_engine_logs_is_found_until_it_is_started_anew(split: Moving) ->
     assert finding["evidence"] == [said]
     assert split.run("restart", "standin", "--yes").rc == 0
     assert doctor(split) == []
+
+
+def test_an_engine_that_answers_and_does_nothing_is_found(split: Moving) -> None:
+    split.control("box1", hang=True)
+    waits = threading.Thread(target=ask_engine, args=(split,), daemon=True)
+    waits.start()
+    try:
+        eventually(lambda: [one["code"] for one in doctor(split)] == ["E08"])
+    finally:
+        split.control("box1")
+    waits.join(PATIENCE)
+    assert doctor(split) == []
+
+
+def test_tool_calls_that_arrive_as_text_are_found(split: Moving) -> None:
+    parser = ["--enable-auto-tool-choice", "--tool-call-parser", "mistral"]
+    text = split.changed(lambda d: d["models"]["standin"].update(arguments=parser))
+    ran = split.run("apply", "--yes", text=text)
+    assert ran.rc == 0, ran
+    assert doctor(split, text) == []
+    split.control("box1", tool_calls_as_text=True)
+    (finding,) = doctor(split, text)
+    assert (finding["code"], finding["box"]) == ("E09", "box1")
+    assert "<tool_call>" in finding["evidence"][0] and "hermes" in finding["fix"]
 
 
 def test_an_engine_that_was_told_another_interface_is_found(split: Moving) -> None:

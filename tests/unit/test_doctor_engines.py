@@ -9,7 +9,7 @@ import pytest
 from planned import boxes_in, layout, office
 
 from fleetctl.doctor.engines.family import ask, find
-from fleetctl.doctor.engines.told import EnginesTold, EngineTold
+from fleetctl.doctor.engines.told import EnginesTold, EngineTold, ToolAnswer
 from fleetctl.doctor.finding import Finding
 from fleetctl.doctor.scene import Scene
 from fleetctl.onbox.examine_engines import Log, counters
@@ -324,6 +324,21 @@ def test_a_flag_that_is_in_the_file_is_not_asked_for() -> None:
     assert found(cut, models__qwen__arguments=["--shutdown_timeout=30"]) == []
 
 
+def test_a_tool_that_is_called_in_the_text_is_found_when_the_engine_is_asked() -> None:
+    parser = {"models__qwen__arguments": ["--enable-auto-tool-choice", "--tool-call-parser", "mistral"]}
+    text = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+
+    def answered(**said: Any) -> list[Finding]:
+        return found(told(UP, looks=[ALIVE] * 2).model_copy(update={"tool": ToolAnswer(**said)}), **parser)
+
+    (finding,) = answered(status=200, text=text)
+    assert finding.code == "E09" and "(mistral)" in finding.says and '"hermes"' in finding.fix
+    assert answered(status=200, called=True) == answered(status=401) == answered(status=200) == []
+    live = layout("split", **parser)
+    asked = ask(Scene(office(**parser), (live,), live, boxes_in(live), {}), "a")
+    assert asked == {"units": {"fleetctl-split-qwen.service": ["10.0.0.1", 8000, "qwen"]}}
+
+
 def test_a_lower_limit_of_the_engine_is_named_as_the_reason_of_its_queue() -> None:
     four = FULL.replace("Running: 12", "Running: 4")
     (finding,) = found(told(UP, *[four] * 8), models__qwen__arguments=["--max-num-seqs", "4"])
@@ -357,6 +372,6 @@ def test_counters_are_read_from_any_version() -> None:
 def test_every_unit_of_the_live_layout_is_asked_and_the_head_where_it_answers() -> None:
     live = layout("split")
     scene = Scene(office(), (live,), live, boxes_in(live, b={"units": {}}), {})
-    assert ask(scene, "a") == {"units": {"fleetctl-split-qwen.service": ["10.0.0.1", 8000]}}
+    assert ask(scene, "a") == {"units": {"fleetctl-split-qwen.service": ["10.0.0.1", 8000, None]}}
     assert ask(scene, "b") == {"units": {"fleetctl-split-qwen.service": None}}
     assert ask(Scene(office(), (), layout("split").model_copy(update={"engines": ()}), {}, {}), "a") is None

@@ -134,6 +134,7 @@ LIMITS: dict[str, tuple[Measured, tuple[str, ...]]] = {
     "a ConnectX-7 that came up badly": (pair(12.9, 13.2, busiest=0.3), ("bad start",)),
     "PCIe x4": (pair(40, 98, pci=X4), ("the PCIe way", "126 Gbit/s")),
     "a small MTU": (pair(60, 62, mtu=1500), ("MTU of 1500",)),
+    "a speed that means nothing": (pair(16, 18, speed=10000), ()),
     "nothing that is known": (pair(0.4, 0.5, speed=None), ()),
 }
 

@@ -9,7 +9,7 @@ from fleetctl.doctor.engines import kinds
 from fleetctl.doctor.engines.kinds import KINDS
 from fleetctl.doctor.engines.serving import serving
 from fleetctl.doctor.engines.starting import starting
-from fleetctl.doctor.engines.told import Case, EnginesTold
+from fleetctl.doctor.engines.told import Case, EnginesTold, argument
 from fleetctl.doctor.finding import Finding
 from fleetctl.doctor.scene import Family, Scene
 
@@ -18,11 +18,16 @@ _ONCE = {kind.code for kind in (kinds.SKEW, kinds.PORT, kinds.SLOW_START, kinds.
 
 
 def ask(scene: Scene, box: str) -> dict[str, Any] | None:
-    """Units of a box, and where each answers requests; None: the live layout has none there."""
-    units = {
-        rank.unit: [engine.address, engine.port] if rank == engine.head else None
-        for engine, rank in scene.live.ranks_on(box)
-    }
+    """Units of a box, and where each answers requests; None: the live layout has none there.
+
+    One that was given a parser for tool calls is asked a question with a tool, of the name that is third.
+    """
+    units: dict[str, list[Any] | None] = {}
+    for engine, rank in scene.live.ranks_on(box):
+        units[rank.unit] = None
+        if rank == engine.head:
+            parser = argument(scene.fleet, str(scene.live.layout), engine.model, box, "--tool-call-parser")
+            units[rank.unit] = [engine.address, engine.port, engine.served_as[0] if parser else None]
     return {"units": units} if units else None
 
 

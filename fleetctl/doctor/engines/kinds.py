@@ -88,8 +88,8 @@ TOOLS = Kind(
     Severity.WARNING,
     "tool calls do not work",
     "requests for tools that are refused for want of a parser, and calls that arrive as text: `<tool_call>` in the "
-    "content, "
-    "or `Error in extracting tool call`",
+    "content, or `Error in extracting tool call`. An idle engine that has a parser is asked one short "
+    "question with a tool",
     "Agents get status 400, or an answer with 200 that has the call as text and `tool_calls` empty.",
     "Name the parser that fits the model: --enable-auto-tool-choice --tool-call-parser NAME.",
     "vLLM documentation: tool calling",

@@ -127,9 +127,18 @@ def _tools(case: Case) -> Iterator[Finding]:
     told = case.told
     off = told.lines("tools_off")
     found = off or told.lines("tools_text") or told.lines("tools_wrong")
-    if not found or (case.engine.kind == "split" and case.rank.rank):
-        return
     parser = case.argument("--tool-call-parser")
+    if not off and told.tool is not None and told.tool.text and not told.tool.called:
+        yield kinds.TOOLS.found(
+            case.box,
+            case.unit,
+            f"asked with a tool, {case.engine.id} called it in the text: its parser ({parser}) does not fit the model",
+            f"status {told.tool.status}, tool_calls empty, content: {told.tool.text}",
+            fix=_name_parser(case, _parser_for(told.tool.text, parser)),
+        )
+        return
+    if not found:
+        return
     if off:
         says, name = f"{case.engine.id} refuses requests with tools: it was given no parser", parser or "NAME"
     else:
@@ -137,12 +146,13 @@ def _tools(case: Case) -> Iterator[Finding]:
             f"tool calls of {case.engine.id} come out as text: its parser ({parser or 'none'}) does not fit the model"
         )
         name = _parser_for(" ".join(found.lines), parser)
-    fix = case.write("--enable-auto-tool-choice", "--tool-call-parser", name)
-    if name == "NAME":
-        fix += (
-            " (NAME by the model's family: hermes for Qwen2.5 and Qwen3, qwen3_coder, llama3_json, mistral, glm45, …)"
-        )
-    yield kinds.TOOLS.found(case.box, case.unit, says, *found.lines[:2], fix=fix)
+    yield kinds.TOOLS.found(case.box, case.unit, says, *found.lines[:2], fix=_name_parser(case, name))
+
+
+def _name_parser(case: Case, name: str) -> str:
+    families = "hermes for Qwen2.5 and Qwen3, qwen3_coder, llama3_json, mistral, glm45, …"
+    hint = f" (NAME by the model's family: {families})" if name == "NAME" else ""
+    return case.write("--enable-auto-tool-choice", "--tool-call-parser", name) + hint
 
 
 def _parser_for(said: str, parser: str | None) -> str:

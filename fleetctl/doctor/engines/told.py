@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fleetctl.facts.types import Seen
 from fleetctl.render.release import Engine, Rank
-from fleetctl.spec.fleet import Fleet, Model, PerBox, Placement
+from fleetctl.spec.fleet import Fleet, Model, PerBox
 
 
 class Lines(Seen):
@@ -35,6 +35,14 @@ class Rate(Seen):
     waiting: int
 
 
+class ToolAnswer(Seen):
+    """What became of a question with a tool: its status, whether the tool was called, what the answer said instead."""
+
+    status: int
+    called: bool = False
+    text: str = ""
+
+
 class EngineTold(Seen):
     """One unit. ``looks`` are its counters, twice; ``drafts`` are tokens accepted and drafted by its log."""
 
@@ -51,6 +59,7 @@ class EngineTold(Seen):
     silent: int = 0
     progress: tuple[float, str] | None = None
     looks: tuple[dict[str, float], ...] = ()
+    tool: ToolAnswer | None = None
 
     @property
     def runs(self) -> bool:
@@ -96,27 +105,9 @@ class Case:
         """The model as fleet.yaml has it now; None: it is not there any more."""
         return self.fleet.models.get(self.engine.model)
 
-    @property
-    def placement(self) -> Placement | None:
-        return self.fleet.layouts.get(self.layout, {}).get(self.engine.model)
-
     def argument(self, flag: str) -> str | None:
-        """Value of a flag that fleet.yaml gives this engine; empty for one without a value, None where it is not."""
-        found = None
-        for layer in self._layers():
-            for index, word in enumerate(layer):
-                name, given, value = word.partition("=")
-                if name.replace("_", "-") == flag:
-                    after = layer[index + 1] if index + 1 < len(layer) else ""
-                    found = value if given else "" if after.startswith("-") else after
-        return found
-
-    def _layers(self) -> Iterator[tuple[str, ...]]:
-        if self.model is not None:
-            yield self.model.arguments
-        if self.placement is not None:
-            yield self.placement.arguments
-            yield self.placement.boxes.get(self.box, PerBox()).arguments
+        """Value of a flag that fleet.yaml gives this engine: see :func:`argument`."""
+        return argument(self.fleet, self.layout, self.engine.model, self.box, flag)
 
     def write(self, *words: str) -> str:
         """What to write into fleet.yaml to give the engine more arguments, and how it gets there."""
@@ -132,3 +123,24 @@ class Case:
     def restart(self) -> str:
         """The command that starts the engine anew."""
         return f"`fleetctl restart {self.engine.model if self.engine.kind == 'split' else self.box}`"
+
+
+def argument(fleet: Fleet, layout: str, model: str, box: str, flag: str) -> str | None:
+    """Value of a flag in the arguments of fleet.yaml; empty for one without a value, None where it is not."""
+    found = None
+    for layer in _layers(fleet, layout, model, box):
+        for index, word in enumerate(layer):
+            name, given, value = word.partition("=")
+            if name.replace("_", "-") == flag:
+                after = layer[index + 1] if index + 1 < len(layer) else ""
+                found = value if given else "" if after.startswith("-") else after
+    return found
+
+
+def _layers(fleet: Fleet, layout: str, model: str, box: str) -> Iterator[tuple[str, ...]]:
+    if model in fleet.models:
+        yield fleet.models[model].arguments
+    placement = fleet.layouts.get(layout, {}).get(model)
+    if placement is not None:
+        yield placement.arguments
+        yield placement.boxes.get(box, PerBox()).arguments

@@ -18,7 +18,10 @@ JUMBO = 9000
 
 def between(fleet: Fleet, told: Mapping[str, LinkTold]) -> Iterator[Finding]:
     """Findings about pairs of boxes that both told of a link that is up."""
-    yield from _addresses(told)
+    twice = set()
+    for finding in _addresses(told):
+        twice.add(finding.where)
+        yield finding
     up = {box: one for box, one in told.items() if one.own is not None and one.own.carrier}
     differ: set[frozenset[str]] = set()
     for first, second in combinations(up, 2):
@@ -28,7 +31,8 @@ def between(fleet: Fleet, told: Mapping[str, LinkTold]) -> Iterator[Finding]:
             yield finding
     for box, one in up.items():
         for other, way in one.ways.items():
-            if other in up:
+            # Where an address is not one machine's, what comes back of packets says nothing.
+            if other in up and twice.isdisjoint((one.address, up[other].address)):
                 same = frozenset((box, other)) not in differ
                 yield from _way(box, one, other, up[other], way, same_mtu=same)
 
@@ -120,8 +124,6 @@ def _ends(first: str, one: LinkTold, second: str, two: LinkTold) -> Iterator[Fin
 def _way(box: str, one: LinkTold, other: str, there: LinkTold, way: Way, *, same_mtu: bool) -> Iterator[Finding]:
     """What one box found on its way to another."""
     peer = there.address
-    if any(peer in interface.addresses for interface in one.interfaces.values()):
-        return  # this box has that address too, and was told so
     if other_way := _wrong_route(one, there, way):
         yield kinds.ROUTE.found(
             box,

@@ -10,6 +10,7 @@ from fleetctl.doctor.link.told import Interface, RdmaPort
 from fleetctl.facts.types import Seen
 
 NEAR = 0.85  # of the negotiated speed: headers and acknowledgements are the rest
+MORE = 1.05  # of it: no real link brings more than it has
 ONE_CPU = 0.85  # share of a CPU that a stream takes when the CPU is its limit
 FULL_CPU = 0.95  # how busy the busiest CPU of a box is when it is full
 GAIN = 1.4  # how much more several streams bring when one is limited by its CPU
@@ -100,6 +101,8 @@ def pcie_rate(interface: Interface | None) -> float | None:
 def limits(measured: Measured) -> Iterator[str]:
     """What the measured bandwidth ends at, a sentence each, the most likely first."""
     best, speed = measured.best, measured.speed
+    if speed is not None and best.rate > MORE * speed:
+        speed = None  # interfaces without hardware name a speed that means nothing
     if speed is not None and best.rate >= NEAR * speed:
         yield f"the link itself: {best.rate / speed:.0%} of the {speed / 1e9:g} Gbit/s that were negotiated"
         return
