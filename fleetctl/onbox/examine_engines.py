@@ -14,7 +14,7 @@ from fleetctl.onbox.units import environment_of, states
 
 DAY = 86400.0
 MOST_LINES = 20_000  # lines of a unit's log that are read, the newest first
-TIME = 8.0  # seconds for that
+TIME, IN_ALL = 8.0, 24.0  # seconds for that, and for the logs of all units
 KEPT = 3  # lines of each kind that are told, the newest
 LONGEST = 400  # characters of a line that are told
 RATES = 30  # throughput lines that are told, the newest: five minutes of vLLM's
@@ -97,10 +97,12 @@ def examine_engines(call: Call, units: Dict[str, Optional[List[Any]]]) -> Dict[s
             arguments = (told, str(where[0]), int(where[1]), where[2], state["pid"])
             threads.append(threading.Thread(target=_look, args=arguments, daemon=True))
             threads[-1].start()
+    end = time.monotonic() + IN_ALL
     for unit, told in found.items():
         told["now"] = time.time()
         log = Log(told["active"], told["began"], told["restarts"])
-        told.update(read_back(call, unit, told["now"] - DAY, log.take, MOST_LINES, TIME))
+        limit = max(0.5, min(TIME, end - time.monotonic()))
+        told.update(read_back(call, unit, told["now"] - DAY, log.take, MOST_LINES, limit))
         told.update(log.told())
     for thread in threads:
         thread.join()

@@ -91,9 +91,14 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
         ("fleetctl restart qwen", "(a)"),
     ),
     "no broadcast block for ever, while it serves": (
-        told(UP, FULL, *[CORE + BROADCAST, HEALTH, IDLE] * 5, every=20),
+        told(UP, FULL, *[CORE + BROADCAST, HEALTH, HUNG.replace("Running: 0", "Running: 1")] * 5, every=20),
         "E04",
         ("fleetctl link test", "fleetctl restart qwen"),
+    ),
+    "no broadcast block, requests that run, and no token": (
+        told(UP, *[CORE + BROADCAST] * 3, looks=[ALIVE] * 2),
+        "E04",
+        ("fleetctl link test",),
     ),
     "Ray version mismatch": (
         told(
@@ -262,6 +267,10 @@ NOTHING: dict[str, EngineTold] = {
         *[CORE + BROADCAST, "(Worker_TP1 pid=515) [monitor.py:35] torch.compile takes 85.78 s in total"] * 9,
         active="activating",
         every=30,
+    ),
+    "broadcast lines of an engine that idles": told(UP, *[CORE + BROADCAST] * 9, looks=[{**ALIVE, "running": 0.0}] * 2),
+    "broadcast lines of an engine that works": told(
+        UP, *[CORE + BROADCAST] * 9, looks=[ALIVE, {**ALIVE, "tokens": 109.0}]
     ),
     "a head that has waited for ten seconds": told(
         "rank 0: waiting for rank [1] on 10.1.0.1", active="activating", ago=10

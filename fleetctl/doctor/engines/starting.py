@@ -171,7 +171,7 @@ def _alone(case: Case, observed: Observed) -> Iterator[Finding]:
 
 def _dead_link(case: Case) -> Iterator[Finding]:
     told = case.told
-    if told.silent < REPEATED:
+    if told.silent < REPEATED or (told.runs and not _stuck(case)):
         return
     worst = told.runs or told.silent >= WHILE_LOADING
     minutes = f"{told.silent} times in a row, with nothing else said"
@@ -188,6 +188,17 @@ def _dead_link(case: Case) -> Iterator[Finding]:
         else "wait: compiling for the first time takes up to a quarter of an hour. If it goes on: " + fix,
         severity=None if worst else Severity.NOTE,
     )
+
+
+def _stuck(case: Case) -> bool:
+    """An engine that serves has something to do and does not get on: some versions write the line when they idle too."""
+    looks = case.told.looks
+    if len(looks) == 2:
+        return all(look["running"] + look.get("waiting", 0.0) > 0 for look in looks) and (
+            looks[0].get("tokens") == looks[1].get("tokens")
+        )
+    newest = next(case.told.throughput(), None)
+    return newest is not None and newest.running + newest.waiting > 0
 
 
 def _boxes(case: Case) -> str:
