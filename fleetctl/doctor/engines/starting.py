@@ -191,7 +191,7 @@ def _dead_link(case: Case) -> Iterator[Finding]:
 
 
 def _stuck(case: Case) -> bool:
-    """An engine that serves has something to do and does not get on: some versions write the line when they idle too."""
+    """One that serves has something to do and does not get on: some versions write the line when they idle too."""
     looks = case.told.looks
     if len(looks) == 2:
         return all(look["running"] + look.get("waiting", 0.0) > 0 for look in looks) and (
