@@ -51,8 +51,7 @@ def test(
             load = GENTLE
             warning = (
                 f"{', '.join(users)} serves over the link: the test takes bandwidth from it, and is cut down to one "
-                "stream "
-                f"and {load.seconds:g} s each way"
+                f"stream and {load.seconds:g} s each way"
             )
             if json:
                 emit("warning", message=warning)

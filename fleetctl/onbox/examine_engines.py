@@ -1,12 +1,11 @@
 """What engines say of themselves: telling lines of the log of their last start, and two looks at their counters."""
 
-import http.client
-import json
 import re
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
+from fleetctl.onbox.engine_asking import TOOLS_OFF, ask, look_twice
 from fleetctl.onbox.journalctl import read_back
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.process import run
@@ -18,24 +17,21 @@ TIME, IN_ALL = 8.0, 24.0  # seconds for that, and for the logs of all units
 KEPT = 3  # lines of each kind that are told, the newest
 LONGEST = 400  # characters of a line that are told
 RATES = 30  # throughput lines that are told, the newest: five minutes of vLLM's
-APART = 2.0  # seconds between the two looks at the counters
-METRICS_WAIT = 3.0  # seconds for /metrics
-METRICS_SIZE = 4 * 1024 * 1024  # bytes of /metrics that are read
 
 WORDS: Dict[str, str] = {
     "init": r"Init torch distributed begin|distributed_init_method=tcp",
     "follower": r"waiting for rank \[",
-    "died": r"RayWorkerProc rank=\S+ died unexpectedly|Worker proc \S+ died unexpectedly|ngine core.* died "
-    "unexpectedly",
+    "died": r"(?:RayWorkerProc rank=|Worker proc |ngine core).* died unexpectedly",
     "lost": r"Failed to recv, got 0 bytes",
     "broadcast": r"No available shared memory broadcast block found in \d+ seconds",
     "versions": r"Version mismatch: The cluster was started with",
     "build": r"install the same build on every box|was given other settings|takes part in an engine of",
     "port": r"EADDRINUSE|[Aa]ddress already in use",
     "slow_start": r"Timed out waiting for engines to send initial message|Timed out waiting for engine core processes",
-    "tools_off": r"requires --enable-auto-tool-choice and --tool-call-parser",
+    "tools_off": TOOLS_OFF.pattern,
     "tools_wrong": r"Error in extracting tool call|Error trying to handle streaming tool call",
     "tools_text": r"content['\"]?[:=] ?['\"][^'\"]*<tool_call>",
+    "refused": r"POST /v1/chat/completions HTTP/[\d.]+\" 400",
     "lora_rank": r"LoRA rank \d+ is greater than max_lora_rank",
     "lora_none": r"No adapter found for",
     "lora_off": r"POST /v1/load_lora_adapter HTTP/[\d.]+\" 404",
@@ -57,46 +53,27 @@ _DRAFTS = re.compile(r"Accepted: (\d+) tokens, Drafted: (\d+) tokens")
 _ACCESS = re.compile(r"INFO: +\S+ - \"(?:GET|POST|HEAD|PUT|DELETE|OPTIONS) ")
 _LINE = re.compile(r"^(\d+\.\d+) \S+ [^ ]*?(?:\[\d+\])?: (.*)$")
 
-_COUNTERS = {
-    "running": re.compile(r"vllm:num_requests_running"),
-    "waiting": re.compile(r"vllm:num_requests_waiting"),
-    "tokens": re.compile(r"vllm:(?:prompt|generation)_tokens(?:_total)?"),
-    "drafted": re.compile(r"vllm:spec_decode_num_draft_tokens(?:_total)?"),
-    "accepted": re.compile(r"vllm:spec_decode_num_accepted_tokens(?:_total)?"),
-}
-# How models write a call where no parser takes it out of their text.
-_CALLED = re.compile(
-    r"<tool_call>|<function=|<\|tool_call|<\|python_tag\|>|\[TOOL_CALLS\]|\{\"name\": *\"get_weather\""
-)
-TOOL: Dict[str, Any] = {
-    "name": "get_weather",
-    "description": "The weather in a city",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}
-TOOL_WAIT = 20.0  # seconds for the answer
-TOOL_TOKENS = 128
-_SAMPLE = re.compile(r"^(vllm:[a-z_]+)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
-
 
 @op("examine_engines")
 def examine_engines(call: Call, units: Dict[str, Optional[List[Any]]]) -> Dict[str, Any]:
     """Unit → what its log and its counters say.
 
-    The value is None, or where it answers requests: address, port, and the model's name where it is to be asked a
-    question with a tool, which it is when it has nothing else to do.
+    The value is None, or where it answers requests: address, port, the model's name, and whether it was given a parser
+    for tool calls. One that was is asked a question with a tool, if it has nothing else to do; one that was not, if it
+    refused requests: it says then whether that was why.
     """
     found: Dict[str, Any] = {}
     present = states(call, list(units))
-    threads = []
-    for unit, where in units.items():
+    looking = []
+    for unit in units:
         state = present[unit]
-        told: Dict[str, Any] = {key: state[key] for key in ("active", "sub", "result", "restarts")}
-        found[unit] = told
-        told["began"] = _began(call, unit)
-        if where is not None and state["active"] == "active":
-            arguments = (told, str(where[0]), int(where[1]), where[2], state["pid"])
-            threads.append(threading.Thread(target=_look, args=arguments, daemon=True))
-            threads[-1].start()
+        found[unit] = {key: state[key] for key in ("active", "sub", "result", "restarts")}
+        found[unit]["began"] = _began(call, unit)
+    serving = {
+        unit: where for unit, where in units.items() if where is not None and present[unit]["active"] == "active"
+    }
+    for unit, where in serving.items():
+        looking.append(_begin(look_twice, found[unit], str(where[0]), int(where[1])))
     end = time.monotonic() + IN_ALL
     for unit, told in found.items():
         told["now"] = time.time()
@@ -104,9 +81,24 @@ def examine_engines(call: Call, units: Dict[str, Optional[List[Any]]]) -> Dict[s
         limit = max(0.5, min(TIME, end - time.monotonic()))
         told.update(read_back(call, unit, told["now"] - DAY, log.take, MOST_LINES, limit))
         told.update(log.told())
-    for thread in threads:
+    for thread in looking:
+        thread.join()
+    asking = []
+    for unit, where in serving.items():
+        told, (address, port, model, parser) = found[unit], where
+        busy = len(told["looks"]) < 2 or any(look["running"] + look.get("waiting", 0.0) for look in told["looks"])
+        if (parser and not busy) or (not parser and "refused" in told["found"]):
+            key = environment_of(present[unit]["pid"]).get("VLLM_API_KEY", "").split(",")[0]
+            asking.append(_begin(ask, told, str(address), int(port), str(model), key))
+    for thread in asking:
         thread.join()
     return {"engines": found}
+
+
+def _begin(work: Callable[..., None], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread
 
 
 def _began(call: Call, unit: str) -> Optional[float]:
@@ -199,83 +191,3 @@ def _shown(key: str, text: str) -> str:
     """A line as it is told; of what a model wrote to somebody only the call."""
     begin = text.find("<tool_call>") if key == "tools_text" else 0
     return text[begin : begin + (160 if key == "tools_text" else LONGEST)]
-
-
-def _look(told: Dict[str, Any], address: str, port: int, model: Optional[str], pid: int) -> None:
-    _look_twice(told, address, port)
-    busy = sum(look["running"] + look.get("waiting", 0.0) for look in told["looks"])
-    if model is not None and len(told["looks"]) == 2 and not busy:
-        key = environment_of(pid).get("VLLM_API_KEY", "").split(",")[0]
-        try:
-            told["tool"] = ask_with_tool(address, port, model, key)
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
-            told["tool"] = None  # no answer in time, or none that is understood: unknown
-
-
-def ask_with_tool(address: str, port: int, model: str, key: str) -> Dict[str, Any]:
-    """Ask for the weather, with a tool for it. ``text`` is what of the call stands in the content instead."""
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": "What is the weather in Paris? Call the tool get_weather."}],
-        "tools": [{"type": "function", "function": TOOL}],
-        "tool_choice": "auto",
-        "max_tokens": TOOL_TOKENS,
-        "temperature": 0,
-    }
-    headers = {"Content-Type": "application/json", "Connection": "close"}
-    if key:
-        headers["Authorization"] = "Bearer " + key
-    connection = http.client.HTTPConnection(address, port, timeout=TOOL_WAIT)
-    try:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-        answer = connection.getresponse()
-        status, said = answer.status, answer.read(METRICS_SIZE)
-    finally:
-        connection.close()
-    if status != 200:
-        return {"status": status}
-    message = json.loads(said.decode("utf-8", "replace"))["choices"][0]["message"]
-    content = str(message.get("content") or "")
-    begun = _CALLED.search(content) if TOOL["name"] in content else None
-    text = content[begun.start() : begun.start() + 160] if begun else ""
-    return {"status": status, "called": bool(message.get("tool_calls")), "text": text}
-
-
-def _look_twice(told: Dict[str, Any], address: str, port: int) -> None:
-    """Counters now and a moment later; what cannot be read is not there."""
-    looks: List[Dict[str, float]] = []
-    told["looks"] = looks
-    for number in range(2):
-        if number:
-            time.sleep(APART)
-        try:
-            status, text = _get(address, port)
-        except (OSError, http.client.HTTPException, ValueError):
-            return
-        seen = counters(text) if status == 200 else None
-        if seen is None:
-            return
-        looks.append(seen)
-
-
-def _get(address: str, port: int) -> Tuple[int, str]:
-    connection = http.client.HTTPConnection(address, port, timeout=METRICS_WAIT)
-    try:
-        connection.request("GET", "/metrics", headers={"Connection": "close"})
-        answer = connection.getresponse()
-        return answer.status, answer.read(METRICS_SIZE).decode("utf-8", "replace")
-    finally:
-        connection.close()
-
-
-def counters(text: str) -> Optional[Dict[str, float]]:
-    """The few that are judged, summed over labels; None where an engine's own are not among them."""
-    sums: Dict[str, float] = {}
-    for name, value in _SAMPLE.findall(text):
-        for key, wanted in _COUNTERS.items():
-            if wanted.fullmatch(name):
-                try:
-                    sums[key] = sums.get(key, 0.0) + float(value)
-                except ValueError:
-                    continue
-    return sums if "running" in sums else None

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
-from moving import BOXES, SPLIT, Moving, Ran
+from moving import BOXES, PATIENCE, SPLIT, Moving, Ran
 
 FAMILIES = ("L", "E")
 
@@ -115,16 +116,21 @@ def test_a_firewall_that_closes_what_nccl_and_gloo_need_is_found(split: Moving) 
     assert f"ip saddr {link(split, 'box2')} accept" in finding["fix"]
 
 
-def test_what_an_engine_logs_is_found_until_it_is_started_anew(split: Moving) -> None:
+def test_what_an_engine_logs_and_refuses_is_found_until_it_is_started_anew(split: Moving) -> None:
     said = "(EngineCore_DP0 pid=3) Loading lora sql failed: No adapter found for /models/lora/sql"
     # A process in the control group of the unit: the journal takes its words for the unit's.
     join = f"pid=$(systemctl show -P MainPID {SPLIT}); path=$(grep {SPLIT} /proc/$pid/cgroup | "
     join += "head -1 | cut -d: -f3); for base in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /sys/fs/cgroup; do "
     join += "[ -e $base$path/cgroup.procs ] && echo $$ > $base$path/cgroup.procs && break; done; "
     split.sh("box1", f"{join} systemd-cat -t python3 sh -c 'echo \"{said}\"; sleep 1'; journalctl --sync")
-    (finding,) = doctor(split)
-    assert (finding["code"], finding["box"], finding["where"]) == ("E11", "box1", SPLIT)
-    assert finding["evidence"] == [said]
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
+    asked = {"model": "standin", "messages": [{"role": "user", "content": "hello"}], "tools": [tool]}
+    answer = httpx.post(f"{split.proxy}/v1/chat/completions", json=asked, timeout=PATIENCE, trust_env=False)
+    assert answer.status_code == 400, answer.text
+    tools, lora = sorted(doctor(split), key=lambda one: str(one["code"]))
+    assert {(one["box"], one["where"]) for one in (tools, lora)} == {("box1", SPLIT)}
+    assert tools["code"] == "E09" and '"--enable-auto-tool-choice"' in tools["fix"]
+    assert lora["code"] == "E11" and lora["evidence"] == [said]
     assert split.run("restart", "standin", "--yes").rc == 0
     assert doctor(split) == []
 

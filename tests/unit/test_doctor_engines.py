@@ -12,20 +12,21 @@ from fleetctl.doctor.engines.family import ask, find
 from fleetctl.doctor.engines.told import EnginesTold, EngineTold, ToolAnswer
 from fleetctl.doctor.finding import Finding
 from fleetctl.doctor.scene import Scene
-from fleetctl.onbox.examine_engines import Log, counters
+from fleetctl.onbox.engine_asking import counters
+from fleetctl.onbox.examine_engines import Log
 
 NOW = 1_800_000_000.0
 CORE = "(EngineCore_DP0 pid=123) INFO 11-30 07:10:02 "
 BROADCAST = (
     "[shm_broadcast.py:705] No available shared memory broadcast block found in 60 seconds. This typically happens "
-    "when some "
-    "processes are hanging or doing some time-consuming work (e.g. compilation, weight/kv cache quantization)."
+    "when some processes are hanging or doing some time-consuming work (e.g. compilation, weight/kv cache "
+    "quantization)."
 )
 HEALTH = 'INFO:     10.0.0.1:41234 - "GET /health HTTP/1.1" 200 OK'
 IDLE = (
     "(APIServer pid=9) INFO 11-30 07:12:02 [loggers.py:310] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg "
-    "generation "
-    "throughput: 0.0 tokens/s, Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache hit rate: 0.0%"
+    "generation throughput: 0.0 tokens/s, Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache "
+    "hit rate: 0.0%"
 )
 HUNG = IDLE.replace("Waiting: 0 reqs", "Waiting: 3 reqs")
 FULL = HUNG.replace("Running: 0", "Running: 12").replace("0.0 tokens/s", "80.0 tokens/s")
@@ -78,8 +79,7 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
         told(
             STARTING,
             "(EngineCore_DP0 pid=4) ERROR 11-30 07:10:02 [ray_executor_v2.py:523] RayWorkerProc rank=[2] died "
-            "unexpectedly, "
-            "shutting down executor.",
+            "unexpectedly, shutting down executor.",
             active="failed",
         ),
         "E02",
@@ -103,8 +103,7 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
     "Ray version mismatch": (
         told(
             "RuntimeError: Version mismatch: The cluster was started with: Ray: 2.43.0 Python: 3.12.3 This process "
-            "on node "
-            "10.0.0.2 was started with: Ray: 2.44.1",
+            "on node 10.0.0.2 was started with: Ray: 2.44.1",
             active="activating",
             restarts=3,
         ),
@@ -122,8 +121,7 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
     "the rendezvous port is taken": (
         told(
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-            "address. port: "
-            "29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
             active="activating",
             restarts=2,
         ),
@@ -138,8 +136,8 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
     "the same of vLLM 0.32": (
         told(
             "(APIServer pid=7) TimeoutError: Timed out waiting for engine core processes to start. This is often "
-            "caused by slow "
-            "weight loading for large models. Waited 600s (configured by VLLM_ENGINE_READY_TIMEOUT_S).",
+            "caused by slow weight loading for large models. Waited 600s (configured by "
+            "VLLM_ENGINE_READY_TIMEOUT_S).",
             active="failed",
         ),
         "E07",
@@ -158,17 +156,16 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
     "auto tool choice without its flags": (
         told(
             '(APIServer pid=7) ERROR 11-30 07:10:02 [serving.py:212] "auto" tool choice requires '
-            "--enable-auto-tool-choice and "
-            "--tool-call-parser to be set"
+            "--enable-auto-tool-choice and --tool-call-parser to be set"
         ),
         "E09",
         ("--enable-auto-tool-choice", "--tool-call-parser", "models: {qwen"),
     ),
     "<tool_call> as text in the content": (
         told(
-            "(APIServer pid=7) INFO 11-30 07:10:02 [logger.py:62] Generated response chatcmpl-1: {'role': 'assistant', "
-            "'content': '<tool_call>\\n{\"name\": \"get_weather\", \"arguments\": {}}\\n</tool_call>', 'tool_calls': "
-            "[]}"
+            "(APIServer pid=7) INFO 11-30 07:10:02 [logger.py:62] Generated response chatcmpl-1: {'role': "
+            '\'assistant\', \'content\': \'<tool_call>\\n{"name": "get_weather", "arguments": '
+            "{}}\\n</tool_call>', 'tool_calls': []}"
         ),
         "E09",
         ('"--tool-call-parser", "hermes"',),
@@ -182,10 +179,8 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
         told(
             UP,
             "(APIServer pid=7) INFO 11-30 07:10:02 [metrics.py:115] SpecDecoding metrics: Mean acceptance length: "
-            "1.00, Accepted "
-            "throughput: 0.00 tokens/s, Drafted throughput: 4.00 tokens/s, Accepted: 0 tokens, Drafted: 40 tokens, "
-            "Avg Draft "
-            "acceptance rate: 0.0%",
+            "1.00, Accepted throughput: 0.00 tokens/s, Drafted throughput: 4.00 tokens/s, Accepted: 0 tokens, "
+            "Drafted: 40 tokens, Avg Draft acceptance rate: 0.0%",
         ),
         "E10",
         ("speculative:", "qwen"),
@@ -213,8 +208,7 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
     "OfflineModeIsEnabled": (
         told(
             "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/api/models/x: offline "
-            "mode is "
-            "enabled. To disable it, please unset the `HF_HUB_OFFLINE` environment variable.",
+            "mode is enabled. To disable it, please unset the `HF_HUB_OFFLINE` environment variable.",
             active="failed",
         ),
         "E12",
@@ -236,8 +230,7 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
     "an open-files limit of 1024": (
         told(
             "(APIServer pid=6) WARNING 11-30 07:10:02 [system_utils.py:256] Found ulimit of 1024 and failed to "
-            "automatically "
-            "increase with error current limit exceeds maximum limit. This can cause fd limit errors",
+            "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors",
             UP,
         ),
         "E14",
@@ -345,7 +338,15 @@ def test_a_tool_that_is_called_in_the_text_is_found_when_the_engine_is_asked() -
     assert answered(status=200, called=True) == answered(status=401) == answered(status=200) == []
     live = layout("split", **parser)
     asked = ask(Scene(office(**parser), (live,), live, boxes_in(live), {}), "a")
-    assert asked == {"units": {"fleetctl-split-qwen.service": ["10.0.0.1", 8000, "qwen"]}}
+    assert asked == {"units": {"fleetctl-split-qwen.service": ["10.0.0.1", 8000, "qwen", True]}}
+
+
+def test_refused_requests_are_laid_to_tools_only_where_the_engine_says_so() -> None:
+    bad = told(UP, *['INFO:     10.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request'] * 7)
+    assert found(bad) == []
+    assert found(bad.model_copy(update={"tool": ToolAnswer(status=400)})) == []
+    (finding,) = found(bad.model_copy(update={"tool": ToolAnswer(status=400, refused=True)}))
+    assert finding.code == "E09" and "7 requests" in finding.says and "--enable-auto-tool-choice" in finding.fix
 
 
 def test_a_lower_limit_of_the_engine_is_named_as_the_reason_of_its_queue() -> None:
@@ -381,6 +382,6 @@ def test_counters_are_read_from_any_version() -> None:
 def test_every_unit_of_the_live_layout_is_asked_and_the_head_where_it_answers() -> None:
     live = layout("split")
     scene = Scene(office(), (live,), live, boxes_in(live, b={"units": {}}), {})
-    assert ask(scene, "a") == {"units": {"fleetctl-split-qwen.service": ["10.0.0.1", 8000, None]}}
+    assert ask(scene, "a") == {"units": {"fleetctl-split-qwen.service": ["10.0.0.1", 8000, "qwen", False]}}
     assert ask(scene, "b") == {"units": {"fleetctl-split-qwen.service": None}}
     assert ask(Scene(office(), (), layout("split").model_copy(update={"engines": ()}), {}, {}), "a") is None

@@ -18,16 +18,13 @@ _ONCE = {kind.code for kind in (kinds.SKEW, kinds.PORT, kinds.SLOW_START, kinds.
 
 
 def ask(scene: Scene, box: str) -> dict[str, Any] | None:
-    """Units of a box, and where each answers requests; None: the live layout has none there.
-
-    One that was given a parser for tool calls is asked a question with a tool, of the name that is third.
-    """
+    """Units of a box, and where each answers requests; None: the live layout has none there."""
     units: dict[str, list[Any] | None] = {}
     for engine, rank in scene.live.ranks_on(box):
         units[rank.unit] = None
         if rank == engine.head:
             parser = argument(scene.fleet, str(scene.live.layout), engine.model, box, "--tool-call-parser")
-            units[rank.unit] = [engine.address, engine.port, engine.served_as[0] if parser else None]
+            units[rank.unit] = [engine.address, engine.port, engine.served_as[0], parser is not None]
     return {"units": units} if units else None
 
 

@@ -37,9 +37,9 @@ DEAD_LINK = Kind(
     "E04",
     Severity.ERROR,
     "the engine waits for a process that does not answer",
-    "`No available shared memory broadcast block found in 60 seconds.` again and again with nothing else in between: "
-    "three "
-    "times while it serves, twenty times while it loads (from three on a note; once is slow compilation, and nothing)",
+    "`No available shared memory broadcast block found in 60 seconds.` again and again with nothing else in "
+    "between: three times while it serves, twenty times while it loads (from three on a note; once is slow "
+    "compilation, and nothing)",
     "One process, or the other box, does not come back: a dead link, or ranks with different flags.",
     "Look at the link (`fleetctl link test`), then restart the whole engine.",
     "vLLM: shm_broadcast.py",
@@ -77,8 +77,7 @@ DEAD = Kind(
     Severity.ERROR,
     "the engine is dead although it answers",
     "requests that wait while none runs, and no token counter that moves between two looks (without counters: "
-    "throughput "
-    "lines that say so three times in a row)",
+    "throughput lines that say so three times in a row)",
     "GETs and even the head of an answer come with 200, and then nothing: clients wait until they give up.",
     "Restart the engine. A guard does it by itself.",
     "vLLM: vllm:num_requests_running, _waiting, *_tokens_total",
@@ -87,9 +86,10 @@ TOOLS = Kind(
     "E09",
     Severity.WARNING,
     "tool calls do not work",
-    "requests for tools that are refused for want of a parser, and calls that arrive as text: `<tool_call>` in the "
-    "content, or `Error in extracting tool call`. An idle engine that has a parser is asked one short "
-    "question with a tool",
+    "calls that arrive as text (`<tool_call>` in the content, `Error in extracting tool call`), and requests that "
+    "are refused "
+    'with `"auto" tool choice requires`. An idle engine that has a parser is asked one short question with a tool; '
+    "one that has none, and answered requests with 400, is asked whether that is why",
     "Agents get status 400, or an answer with 200 that has the call as text and `tool_calls` empty.",
     "Name the parser that fits the model: --enable-auto-tool-choice --tool-call-parser NAME.",
     "vLLM documentation: tool calling",
@@ -127,8 +127,7 @@ ABORTED = Kind(
     "requests were cut off when the engine stopped",
     "`aborting in-flight requests` within a day, by an engine without --shutdown-timeout",
     "vLLM aborts what runs at SIGTERM unless it is given time. The proxy drains first; what takes longer, or came "
-    "round the "
-    "proxy, is cut.",
+    "round the proxy, is cut.",
     "Give it time with --shutdown-timeout (newer versions have it), or raise `drain:` of the proxy.",
     "vLLM: --shutdown-timeout, v1/engine/core.py",
 )
@@ -147,8 +146,7 @@ QUEUE = Kind(
     "requests wait in the engine although it is at its limit",
     "throughput lines of a minute and more that all say: as many running as --max-num-seqs allows, and more waiting",
     "The proxy gives an engine no more than its concurrency: these came round it, or --max-num-seqs is lower. What "
-    "waits in "
-    "one engine cannot go to the other.",
+    "waits in one engine cannot go to the other.",
     "Point all clients at the proxy; let `concurrency:` and --max-num-seqs be the same.",
     "vLLM: throughput line of loggers.py",
 )

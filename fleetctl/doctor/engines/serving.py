@@ -89,8 +89,7 @@ def _queue(case: Case) -> Iterator[Finding]:
     else:
         fix = (
             "see who comes round the proxy (`fleetctl clients`), and point them at it; requests with n greater than "
-            "1 count n "
-            f"times: for those write a higher concurrency: (now {limit})"
+            f"1 count n times: for those write a higher concurrency: (now {limit})"
         )
     yield kinds.QUEUE.found(
         case.box,
@@ -117,36 +116,34 @@ def _drafts(case: Case) -> Iterator[Finding]:
         f"of {drafted:.0f} tokens that {case.engine.id} drafted ({method}) {accepted:.0f} were accepted",
         f"Accepted: {accepted:.0f} tokens, Drafted: {drafted:.0f} tokens",
         fix=f"take speculative: out of models: {{{case.engine.model}: …}} in fleet.yaml, or name the method and "
-        "draft model that "
-        "were made for these weights; then `fleetctl apply`",
+        "draft model that were made for these weights; then `fleetctl apply`",
         severity=None if never else Severity.NOTE,
     )
 
 
 def _tools(case: Case) -> Iterator[Finding]:
-    told = case.told
-    off = told.lines("tools_off")
-    found = off or told.lines("tools_text") or told.lines("tools_wrong")
-    parser = case.argument("--tool-call-parser")
-    if not off and told.tool is not None and told.tool.text and not told.tool.called:
-        yield kinds.TOOLS.found(
-            case.box,
-            case.unit,
-            f"asked with a tool, {case.engine.id} called it in the text: its parser ({parser}) does not fit the model",
-            f"status {told.tool.status}, tool_calls empty, content: {told.tool.text}",
-            fix=_name_parser(case, _parser_for(told.tool.text, parser)),
+    """Tool calls that are refused, or that come out as text: by what the engine logs, and by what it answers."""
+    told, parser = case.told, case.argument("--tool-call-parser")
+    answer, off, refused = told.tool, told.lines("tools_off"), told.lines("refused")
+    text = told.lines("tools_text") or told.lines("tools_wrong")
+    wrong = f"its parser ({parser}) does not fit the model" if parser else "it was given no parser"
+    if off or (refused and answer is not None and answer.refused):
+        many = f" ({refused.count} requests got status 400)" if refused else ""
+        says, name = f"{case.engine.id} refuses requests with tools{many}: it was given no parser", parser or "NAME"
+        seen = (off or refused).lines[:2]
+    elif answer is not None and answer.text and not answer.called:
+        says = f"asked with a tool, {case.engine.id} called it in the text: {wrong}"
+        name = _parser_for(answer.text, parser)
+        seen = (f"status {answer.status}, tool_calls empty, content: {answer.text}",)
+    elif text:
+        says, name = (
+            f"tool calls of {case.engine.id} come out as text: {wrong}",
+            _parser_for(" ".join(text.lines), parser),
         )
-        return
-    if not found:
-        return
-    if off:
-        says, name = f"{case.engine.id} refuses requests with tools: it was given no parser", parser or "NAME"
+        seen = text.lines[:2]
     else:
-        says = (
-            f"tool calls of {case.engine.id} come out as text: its parser ({parser or 'none'}) does not fit the model"
-        )
-        name = _parser_for(" ".join(found.lines), parser)
-    yield kinds.TOOLS.found(case.box, case.unit, says, *found.lines[:2], fix=_name_parser(case, name))
+        return
+    yield kinds.TOOLS.found(case.box, case.unit, says, *seen, fix=_name_parser(case, name))
 
 
 def _name_parser(case: Case, name: str) -> str:

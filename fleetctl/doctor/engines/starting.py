@@ -36,8 +36,7 @@ def _causes(case: Case) -> Iterator[Finding]:
             f"the ranks of {engine.id} are not the same",
             *found.lines[:2],
             fix=f"install the same vLLM (and Ray) on {_boxes(case)}, then `fleetctl apply`; where settings differ, "
-            "`fleetctl "
-            "apply` alone puts the same ones on all",
+            "`fleetctl apply` alone puts the same ones on all",
         )
     if found := told.lines("port"):
         yield _taken(case, found)
@@ -51,9 +50,7 @@ def _causes(case: Case) -> Iterator[Finding]:
             f"{engine.id} gave up waiting for its own core",
             *found.lines[:2],
             fix=f"write into fleet.yaml: models: {{{engine.model}: {{{times}}}}}, then `fleetctl apply`; if it takes "
-            "no longer than before, look for "
-            "why the core "
-            f"did not come: `journalctl -u {case.unit}` on {case.box}",
+            f"no longer than before, look for why the core did not come: `journalctl -u {case.unit}` on {case.box}",
         )
     if found := told.lines("gated"):
         yield kinds.WEIGHTS.found(
@@ -72,8 +69,7 @@ def _causes(case: Case) -> Iterator[Finding]:
             f"{engine.id} may not fetch {engine.weights}, and its cache does not have it",
             *found.lines[:2],
             fix=f"take HF_HUB_OFFLINE out of environment: of {engine.model} and let `fleetctl apply` fetch it, or "
-            "name the cache "
-            f"that has it: models: {{{engine.model}: {{environment: {{HF_HOME: PATH}}}}}}",
+            f"name the cache that has it: models: {{{engine.model}: {{environment: {{HF_HOME: PATH}}}}}}",
         )
     if found := told.lines("lora_rank") or told.lines("lora_none"):
         yield lora(case, found)
@@ -117,8 +113,7 @@ def _taken(case: Case, found: Lines) -> Finding:
         f"port {port if port is not None else '(not named)'}, {what}, is taken on {engine.head.box}",
         *found.lines[:2],
         fix=f"`ss -ltnp 'sport = :{port}'` on {engine.head.box} says who has it: stop that, or write another into "
-        "fleet.yaml: "
-        f"{free}, then `fleetctl apply`",
+        f"fleet.yaml: {free}, then `fleetctl apply`",
     )
 
 
@@ -164,8 +159,7 @@ def _alone(case: Case, observed: Observed) -> Iterator[Finding]:
         *(f"{first.unit} on {one}" for one in missing),
         fix=f"`systemctl status {first.unit}` and `journalctl -u {first.unit}` on "
         f"{', '.join(rank.box for rank in engine.ranks[1:])}; `fleetctl apply` starts what is down, `fleetctl link "
-        "test` tries the "
-        "link",
+        "test` tries the link",
     )
 
 

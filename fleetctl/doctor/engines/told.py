@@ -36,9 +36,13 @@ class Rate(Seen):
 
 
 class ToolAnswer(Seen):
-    """What became of a question with a tool: its status, whether the tool was called, what the answer said instead."""
+    """What became of a question with a tool: its status, whether the tool was called, what the answer said instead.
+
+    ``refused``: the engine said that it takes no tools.
+    """
 
     status: int
+    refused: bool = False
     called: bool = False
     text: str = ""
 

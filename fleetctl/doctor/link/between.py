@@ -72,8 +72,7 @@ def _addresses(told: Mapping[str, LinkTold]) -> Iterator[Finding]:
                     f"another machine answers for its link address {address}",
                     f"{mac} answers on {one.interface} of {box}; {here} has {', '.join(sorted(told[here].macs())[:4])}",
                     fix=f"find the machine with {mac} (its first three bytes name the maker; `ip neigh` on a router) "
-                    "and take "
-                    f"{address} from it, or give {here} another link address, in fleet.yaml too",
+                    f"and take {address} from it, or give {here} another link address, in fleet.yaml too",
                 )
 
 
@@ -97,8 +96,8 @@ def _ends(first: str, one: LinkTold, second: str, two: LinkTold) -> Iterator[Fin
             f"{first}, {second}",
             f"the link between {first} and {second} has {_gbit(mine.speed)} and MTU {mine.mtu}",
             f"{first}: {one.interface} mtu {mine.mtu}; {second}: {two.interface} mtu {theirs.mtu}",
-            fix=f"while no split runs, on {first}: {lasting(f'ip link set {one.interface} mtu {JUMBO}')}; on {second}: "
-            f"`ip link set {two.interface} mtu {JUMBO}`",
+            fix=f"while no split runs, on {first}: {lasting(f'ip link set {one.interface} mtu {JUMBO}')}; on "
+            f"{second}: `ip link set {two.interface} mtu {JUMBO}`",
         )
     if mine.speed and theirs.speed and mine.speed != theirs.speed:
         slow, name = (first, one.interface) if mine.speed < theirs.speed else (second, two.interface)
@@ -145,8 +144,7 @@ def _way(box: str, one: LinkTold, other: str, there: LinkTold, way: Way, *, same
             if one.heard is not None
             else f"ports: {_words(way)}",
             fix=f"`ip neigh show {peer}` on {box} and `ip -brief address` on {other}; is the cable between these "
-            "two, and in the "
-            f"port of {there.interface}?",
+            f"two, and in the port of {there.interface}?",
         )
         return
     blocked = [port for port, word in _tried(way).items() if word not in ("open", "refused")]
@@ -158,8 +156,8 @@ def _way(box: str, one: LinkTold, other: str, there: LinkTold, way: Way, *, same
             if way.answers
             else f"{other} answers ARP at {peer} and nothing else",
             f"from {one.address}: echo {way.small}; ports {_words(way)}",
-            fix=f"let the fleet in on {other}, in front of its other rules, for example: "
-            f"`nft insert rule inet filter input ip saddr {one.address} accept` or `ufw allow from {one.address}`",
+            fix=f"let the fleet in on {other}, in front of its other rules, for example: `nft insert rule inet "
+            f"filter input ip saddr {one.address} accept` or `ufw allow from {one.address}`",
         )
     if same_mtu and way.small == "yes" and way.full not in ("yes", "unknown", None):
         yield kinds.FULL_SIZE.found(
@@ -167,8 +165,8 @@ def _way(box: str, one: LinkTold, other: str, there: LinkTold, way: Way, *, same
             str(peer),
             f"a packet of {way.size} bytes does not reach {peer} ({other}), and a small one does",
             f"echo of 64 bytes: {way.small}; of {way.size} bytes, not to be divided: {way.full}",
-            fix=f"both ends have MTU {way.size}: raise the MTU of the switch between them (its ports and VLAN), or set "
-            f"`ip link set {one.interface} mtu 1500` at both ends",
+            fix=f"both ends have MTU {way.size}: raise the MTU of the switch between them (its ports and VLAN), or "
+            f"set `ip link set {one.interface} mtu 1500` at both ends",
         )
 
 
@@ -194,8 +192,7 @@ def _one_subnet(box: str, one: LinkTold, other: str, there: LinkTold) -> str:
     if not inside:
         return (
             f"{there.address} is not in {network}: give {box} and {other} link addresses of one subnet, on "
-            f"{one.interface} and "
-            f"{there.interface}, and write them as link: into fleet.yaml"
+            f"{one.interface} and {there.interface}, and write them as link: into fleet.yaml"
         )
     return f"another interface of {box} has a part of {network} too (`ip route`): give the link a subnet of its own"
 

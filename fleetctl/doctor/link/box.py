@@ -49,8 +49,7 @@ def _absent(box: str, link: str, told: LinkTold, interface: str | None) -> Findi
         f"no interface has the link address {told.address}",
         *have[:8],
         fix=f"{lasting(f'ip address add {told.address}/24 dev {name}')}; or, where the box has another address on "
-        "the link, "
-        f"write that one: boxes: {{{box}: {{link: ADDRESS}}}}",
+        f"the link, write that one: boxes: {{{box}: {{link: ADDRESS}}}}",
     )
 
 
@@ -137,8 +136,7 @@ def _slow(fleet: Fleet, box: str, told: LinkTold, name: str, own: Interface) -> 
             f"{other.speed}",
             f"{name}: speed {own.speed}; the other: speed {other.speed}",
             fix=f"change the cable of {name} (`ethtool {name}` shows what it can), or take `link:` and `interface:` "
-            f"of {box} "
-            "out of fleet.yaml",
+            f"of {box} out of fleet.yaml",
         )
 
 

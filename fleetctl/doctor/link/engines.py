@@ -74,8 +74,7 @@ def _take_out(unit: str, name: str, instead: str | None = None) -> str:
     more = f" and write {instead}" if instead else ""
     return (
         f"take {name} out of environment: of the model or placement that runs as {unit}{more}; then `fleetctl apply` "
-        "(the split "
-        "starts anew; requests are held)"
+        "(the split starts anew; requests are held)"
     )
 
 
@@ -99,8 +98,7 @@ def _rdma(box: str, told: LinkTold) -> Iterator[Finding]:
                 f"{port.device} has no RoCE v2 GID of {told.address}",
                 *(f"GID {gid.index}: {gid.gid} {gid.type}" for gid in port.gids[:6]),
                 fix=f"take {told.address} from {told.interface} and give it again (`ip address replace …`): the GID "
-                "comes with the "
-                "address; `show_gids` lists them",
+                "comes with the address; `show_gids` lists them",
             )
 
 

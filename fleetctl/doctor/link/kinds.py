@@ -66,8 +66,7 @@ FIREWALL = Kind(
     Severity.ERROR,
     "a firewall is between the ranks",
     "ports of the link address that are silent although the box answers: where the ranks meet, and those that the "
-    "kernel "
-    "chooses for NCCL and Gloo",
+    "kernel chooses for NCCL and Gloo",
     "The ranks of a split meet at one port and then talk over many: it waits for ever, with no error.",
     "Let everything in that comes from the link addresses of the fleet.",
     "PyTorch: torch.distributed rendezvous; NCCL user guide: sockets",
@@ -95,8 +94,7 @@ SLOW = Kind(
     Severity.WARNING,
     "the link is slower than it could be",
     "a speed that was negotiated lower than both ends can, ends that name different speeds, half duplex, and a link "
-    "that "
-    "is slower than the other network",
+    "that is slower than the other network",
     "Every token of a split waits for the link.",
     "Seat or change the cable; see `ethtool IF`.",
     "ethtool(8); sysfs speed and duplex",
@@ -114,8 +112,8 @@ ENVIRONMENT = Kind(
     "L12",
     Severity.WARNING,
     "a running engine was told another interface or address",
-    "NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME, UCX_NET_DEVICES or VLLM_HOST_IP of a split that do not "
-    "lead to the link (an error where the interface does not exist)",
+    "NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME, UCX_NET_DEVICES or VLLM_HOST_IP of a split that do "
+    "not lead to the link (an error where the interface does not exist)",
     "The engine's ranks talk over the slow network, or cannot start.",
     "Take the variable out of `environment:`: fleetctl sets it from `interface:` and `link:`.",
     _NCCL,
@@ -152,8 +150,7 @@ IB_HCA = Kind(
     Severity.WARNING,
     "a running engine uses the wrong RDMA devices",
     "NCCL_IB_HCA that names no RDMA device of the link, or only one of the two that a port of a DGX Spark has (a "
-    "note); "
-    "NCCL_IB_DISABLE=1 although the link has RDMA (a note)",
+    "note); NCCL_IB_DISABLE=1 although the link has RDMA (a note)",
     "NCCL then uses TCP, or half of the link: each of the two is one PCIe x4 way of about 100 Gbit/s.",
     "Name all RDMA devices of the link in NCCL_IB_HCA, in `environment:` of the placement.",
     "NCCL user guide: NCCL_IB_HCA; NVIDIA/dgx-spark-playbooks issue 102",

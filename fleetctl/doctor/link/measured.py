@@ -114,10 +114,8 @@ def limits(measured: Measured) -> Iterator[str]:
     if speed is not None and speed >= FAST * 1e6 and BAD_START[0] <= best.rate <= BAD_START[1] and not busy:
         yield (
             "not a CPU: if these are ConnectX-7 ports of DGX Sparks, this is what a bad start of the adapter looks "
-            "like "
-            "(the speed is negotiated, 8 to 25 Gbit/s get through). Shut both boxes down, take them off mains for a "
-            "minute, and "
-            "measure again"
+            "like (the speed is negotiated, 8 to 25 Gbit/s get through). Shut both boxes down, take them off mains "
+            "for a minute, and measure again"
         )
         return
     one = [flow for flow in (*measured.there, *measured.back) if flow.streams == 1]
