@@ -434,6 +434,18 @@ def test_boxes_without_a_link_and_without_a_split_are_not_asked() -> None:
     assert links(office(boxes__a__link=None, boxes__b__link=None)) == {"a": "10.0.0.1", "b": "10.0.0.2"}
 
 
+def test_a_firewall_between_boxes_that_share_no_split_is_none_of_our_business() -> None:
+    a = spark("a")
+    put("ways/b/any_port", [41234, "silent"])(a)
+    put("environment", {})(a)
+    live = layout("replicas", layouts={"replicas": {"qwen": {"copies": ["a", "b"]}}})
+    fleet = office(
+        layouts={"replicas": {"qwen": {"copies": ["a", "b"]}}}, boxes__a__interface=NAME, boxes__b__interface=NAME
+    )
+    scene = Scene(fleet, (live,), live, boxes_in(live), {})
+    assert [*find(scene, {"a": LinkTold.model_validate(a), "b": LinkTold.model_validate(spark("b"))})] == []
+
+
 def test_only_ports_on_which_nobody_listens_are_knocked_at() -> None:
     live = layout("split")
     there = {"pid": 7, "comm": "python3", "unit": UNIT, "engine": None}

@@ -35,6 +35,8 @@ def between(fleet: Fleet, told: Mapping[str, LinkTold]) -> Iterator[Finding]:
             if other in up and twice.isdisjoint((one.address, up[other].address)):
                 same = frozenset((box, other)) not in differ
                 yield from _way(box, one, other, up[other], way, same_mtu=same)
+                if _split_over(fleet, box, other):
+                    yield from _firewall(box, one, other, up[other], way)
 
 
 def _addresses(told: Mapping[str, LinkTold]) -> Iterator[Finding]:
@@ -123,7 +125,7 @@ def _ends(first: str, one: LinkTold, second: str, two: LinkTold) -> Iterator[Fin
 def _way(box: str, one: LinkTold, other: str, there: LinkTold, way: Way, *, same_mtu: bool) -> Iterator[Finding]:
     """What one box found on its way to another."""
     peer = there.address
-    if other_way := _wrong_route(one, there, way):
+    if other_way := _wrong_route(one, way):
         yield kinds.ROUTE.found(
             box,
             str(peer),
@@ -147,6 +149,32 @@ def _way(box: str, one: LinkTold, other: str, there: LinkTold, way: Way, *, same
             f"two, and in the port of {there.interface}?",
         )
         return
+    if same_mtu and way.small == "yes" and way.full not in ("yes", "unknown", None):
+        yield kinds.FULL_SIZE.found(
+            box,
+            str(peer),
+            f"a packet of {way.size} bytes does not reach {peer} ({other}), and a small one does",
+            f"echo of 64 bytes: {way.small}; of {way.size} bytes, not to be divided: {way.full}",
+            fix=f"both ends have MTU {way.size}: raise the MTU of the switch between them (its ports and VLAN), or "
+            f"set `ip link set {one.interface} mtu 1500` at both ends",
+        )
+
+
+def _split_over(fleet: Fleet, *boxes: str) -> bool:
+    """A layout has an engine over all of these boxes."""
+    return any(
+        placement.split is not None and all(box in placement.split for box in boxes)
+        for models in fleet.layouts.values()
+        for placement in models.values()
+    )
+
+
+def _firewall(box: str, one: LinkTold, other: str, there: LinkTold, way: Way) -> Iterator[Finding]:
+    """Ports that the ranks of a split need, and that stay silent although the other box is there."""
+    peer = there.address
+    heard = bool((one.heard or {}).get(str(peer)))
+    if not way.tried or not (way.answers or heard) or _wrong_route(one, way):
+        return
     blocked = [port for port, word in _tried(way).items() if word not in ("open", "refused")]
     if blocked:
         yield kinds.FIREWALL.found(
@@ -159,21 +187,12 @@ def _way(box: str, one: LinkTold, other: str, there: LinkTold, way: Way, *, same
             fix=f"let the fleet in on {other}, in front of its other rules, for example: `nft insert rule inet "
             f"filter input ip saddr {one.address} accept` or `ufw allow from {one.address}`",
         )
-    if same_mtu and way.small == "yes" and way.full not in ("yes", "unknown", None):
-        yield kinds.FULL_SIZE.found(
-            box,
-            str(peer),
-            f"a packet of {way.size} bytes does not reach {peer} ({other}), and a small one does",
-            f"echo of 64 bytes: {way.small}; of {way.size} bytes, not to be divided: {way.full}",
-            fix=f"both ends have MTU {way.size}: raise the MTU of the switch between them (its ports and VLAN), or "
-            f"set `ip link set {one.interface} mtu 1500` at both ends",
-        )
 
 
-def _wrong_route(one: LinkTold, there: LinkTold, way: Way) -> str | None:
+def _wrong_route(one: LinkTold, way: Way) -> str | None:
     """The way that packets take, where it is not the link's."""
     if way.route is None:
-        return None if there.own is None else "no interface: there is no route"
+        return "no interface (there is no route)"
     if way.route.gateway:
         return f"the gateway {way.route.gateway}"
     return way.route.dev if way.route.dev not in one.of_link() else None
