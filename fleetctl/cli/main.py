@@ -22,6 +22,7 @@ from fleetctl.cli import (
     history,
     init,
     lab,
+    link,
     logs,
     plan,
     proxy,
@@ -81,6 +82,7 @@ app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
+app.add_typer(link.app, name="link")
 app.add_typer(proxy.app, name="proxy")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fleetctl.doctor.box.family import FAMILY as BOX
+from fleetctl.doctor.engines.family import ENGINES
 from fleetctl.doctor.finding import Kind
+from fleetctl.doctor.link.family import LINK
 from fleetctl.doctor.memory.family import FAMILY as MEMORY
 from fleetctl.doctor.scene import Family
 
-FAMILIES: tuple[Family[Any], ...] = (MEMORY, BOX)
+FAMILIES: tuple[Family[Any], ...] = (MEMORY, BOX, LINK, ENGINES)
 
 
 def kinds() -> dict[str, Kind]:

@@ -1,0 +1,1 @@
+"""What engines say of themselves in their logs and counters, and what it means. Pure."""
