@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fleetctl import __version__
 from fleetctl.cli import (
@@ -35,8 +36,34 @@ from fleetctl.cli import (
     web,
 )
 
+NO_READER = 141  # as a shell tells SIGPIPE
+
+
+class _Root(TyperGroup):
+    """Ends as docs/exit-codes.md has it when the reader of a pipe is gone, and at Ctrl-C; click would end with 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # What is still in Python's buffers would fail once more at the very end.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            raise typer.Exit(NO_READER) from None
+        except KeyboardInterrupt:
+            if "--debug" in sys.argv:
+                raise
+            from fleetctl.cli.output import fail
+
+            fail("interrupted", None, 130, as_json="--json" in sys.argv)
+            raise typer.Exit(130) from None
+        return result
+
+
 app = typer.Typer(
     name="fleetctl",
+    cls=_Root,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -111,14 +138,6 @@ def main() -> None:
             raise
         fail(error.message, error.hint, error.exit_code, as_json=as_json)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        fail("interrupted", None, 130, as_json=as_json)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
     except Exception as error:
         if debug:
             raise

@@ -33,8 +33,15 @@ def emit(kind: str, **event: Any) -> None:
 
 
 def console(*, error: bool = False) -> Console:
-    """A rich console that is honest in pipes: no colour and no width of its own where there is no terminal."""
-    from rich.console import Console
+    """A rich console that is honest in pipes: no colour and no width of its own where there is no terminal.
+
+    A reader who is gone is a BrokenPipeError, as everywhere; rich alone would end the process with 1.
+    """
+    from rich.console import Console as RichConsole
+
+    class Console(RichConsole):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
 
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() else 160

@@ -1,6 +1,7 @@
 """The command line as people and scripts meet it, without any box."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,13 @@ def test_render_writes_every_file_and_keeps_secrets_out(tmp_path: Path) -> None:
 def test_schema_is_json_in_both_forms() -> None:
     assert json.loads(fleetctl("schema").stdout)["title"]
     assert json.loads(fleetctl("schema", "--json").stdout)["schema"]["title"]
+
+
+@pytest.mark.parametrize("words", [["schema"], ["explain", "H01"], ["explain", "H01", "--json"]])
+def test_a_reader_who_is_gone_ends_a_command_with_141_and_without_a_word(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = [sys.executable, "-c", "from fleetctl.cli.main import main; main()"]
+    ran = subprocess.run([*program, *words], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (ran.returncode, ran.stderr) == (141, "")
