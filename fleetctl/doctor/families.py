@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fleetctl.doctor.finding import Kind
+from fleetctl.doctor.processes import PROCESSES
 from fleetctl.doctor.scene import Family
+from fleetctl.doctor.units.family import UNITS
 
-FAMILIES: tuple[Family[Any], ...] = ()
+FAMILIES: tuple[Family[Any], ...] = (UNITS, PROCESSES)
 
 
 def kinds() -> dict[str, Kind]:
