@@ -9,7 +9,7 @@ LONGEST = 300  # characters of a line
 # NAME_TOKEN=value, --api-key value, "password": "value", Authorization: Bearer value.
 _NAMED = re.compile(
     r"""(?ix) ( [\w.-]* (?: token(?!s|i) | secret | passw(?:or)?d | passphrase | (?:api|access)[-_]?key | credential )
-        [\w.-]* ["']? (?: \s*[=:]\s* | \s+ ) ["']? ) (?! -- ) [^\s"',;]+ """
+        [\w.-]* ["']? (?: \s*[=:]\s* | \s+ ) ) (?! -- ) (?: "[^"]*"? | '[^']*'? | [^\s"',;]+ ) """
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")
 _IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]+@")
