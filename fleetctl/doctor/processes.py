@@ -59,6 +59,11 @@ PORT = Kind(
 KINDS = (LEFT_OVER, OUTSIDE, BY_HAND, PORT)
 
 
+def size(number: int) -> str:
+    """Bytes in words: GiB, or MiB where that would say next to nothing."""
+    return gib(number) if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+
+
 class EngineProcess(Seen):
     """A process of an engine; sizes are bytes, ``gpu`` None where it is not known."""
 
@@ -81,8 +86,8 @@ class EngineProcess(Seen):
 
     def holds(self) -> str:
         """What it holds, in words."""
-        gpu = f" and {gib(self.gpu)} on GPUs" if self.gpu else ""
-        return f"{gib(self.resident)} of memory{gpu}"
+        gpu = f" and {size(self.gpu)} on GPUs" if self.gpu else ""
+        return f"{size(self.resident)} of memory{gpu}"
 
     def line(self) -> str:
         """The process as a line of evidence."""
@@ -146,7 +151,7 @@ def _left_over(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding
             box,
             engine,
             f"{len(left)} {'process' if len(left) == 1 else 'processes'} of {engine} left over on {box}: "
-            f"{gib(total)}{also} held",
+            f"{size(total)}{also} held",
             *(p.line() for p in left[:8]),
             f"{unit} is {state.active if state else 'not there'}",
             fix=f"kill {pids}" if mine else f"stop it where it was started (kill {pids}), then fleetctl apply",

@@ -17,7 +17,8 @@ CONTAINERS = {"start", "restart", "run", "stop", "kill", "rm", "pause", "unpause
 # Names of programs that are engines, as pkill and killall are told them.
 ENGINES = re.compile(r"(?i)vllm|sglang|llama-server|^/?(?:usr/bin/)?python3?$")
 ENGINE = re.compile(
-    r"(?:^|[\s/'\"])(?:vllm['\",\s]+serve|vllm\.entrypoints|sglang\.launch_server|sglang['\",\s]+serve|llama-server)\b"
+    r"(?:^|[\s/'\"])(?:(?:vllm['\",\s]+serve|vllm\.entrypoints|sglang\.launch_server|sglang['\",\s]+serve)\b"
+    r"|llama-server['\",\s]+-)"
     r"|vllm/vllm-openai|lmsysorg/sglang|ggml-org/llama\.cpp:server"
 )
 WORDS = re.compile(r"[^\s'\",;|&()\[\]{}<>`]+")

@@ -32,7 +32,7 @@ def remedy(call: Call, commands: List[List[str]]) -> Dict[str, Any]:
 
 
 def _verify(call: Call, argv: List[str]) -> None:
-    units = [word for word in argv[2:] if not word.startswith("-")]
+    units = [os.path.basename(word) for word in argv[2:] if not word.startswith("-")]  # or by the path of its file
     for unit, state in states(call, units).items():
         enabled = state["enabled"] in ("enabled", "enabled-runtime")
         down = state["active"] in ("inactive", "failed")

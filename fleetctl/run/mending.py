@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
 
 from fleetctl.doctor.examine import examine
 from fleetctl.doctor.families import FAMILIES
-from fleetctl.doctor.finding import Finding
+from fleetctl.doctor.finding import Finding, Remedy
 from fleetctl.facts.types import lead_of
 from fleetctl.plan.types import Gap, Plan, PlannedStep, Stage
 from fleetctl.render.release import Release
@@ -34,7 +35,10 @@ def remediable(found: Iterable[Finding], boxes: Iterable[str]) -> list[Finding]:
 
 
 def mending(fleet: str, wanted_lead: str, seen: Look, found: list[Finding]) -> Plan:
-    """A plan with one step for each finding; those of one box follow each other. The layout stays what it is."""
+    """A plan with one step for each finding; those of one box follow each other. The layout stays what it is.
+
+    What cannot be taken back comes last of all, when everything else has been done.
+    """
     lead = lead_of(seen.observed, wanted_lead)
     facts = seen.observed[lead]
     live = facts.release or Release(fleet=fleet, layout=None)
@@ -64,38 +68,43 @@ def mending(fleet: str, wanted_lead: str, seen: Look, found: list[Finding]) -> P
 def _steps(found: list[Finding]) -> tuple[PlannedStep, ...]:
     steps: list[PlannedStep] = []
     last: dict[str, str] = {}
-    for finding in found:
-        box, remedy = finding.box, finding.remedy
-        assert box is not None and remedy is not None
-        number = sum(step.box == box for step in steps) + 1
-        name = f"{STAGE.name}.mend.{box}.{number}"
-        back = "; ".join(remedy.takes_back()) or "nothing"
-        steps.append(
-            PlannedStep(
-                id=name,
-                kind="mend",
-                stage=STAGE.name,
-                box=box,
-                target=finding.where,
-                params={
-                    "code": finding.code,
-                    "do": [list(words) for words in remedy.do],
-                    "undo": [list(words) for words in remedy.undo],
-                    "ends": [asdict(one) for one in remedy.ends],
-                },
-                summary=f"{finding.code} on {box}: {'; '.join(remedy.does())}   (back: {back})",
-                after=(last[box],) if box in last else (),
-            )
-        )
-        last[box] = name
+    for final in (False, True):
+        before = tuple(last.values())
+        for finding in found:
+            box, remedy = finding.box, finding.remedy
+            assert box is not None and remedy is not None
+            if bool(remedy.ends) is final:
+                after = tuple(dict.fromkeys([*(before if final else ()), *([last[box]] if box in last else [])]))
+                number = sum(step.box == box for step in steps) + 1
+                steps.append(_step(finding, box, remedy, number, after))
+                last[box] = steps[-1].id
     return tuple(steps)
+
+
+def _step(finding: Finding, box: str, remedy: Remedy, number: int, after: tuple[str, ...]) -> PlannedStep:
+    back = "; ".join(remedy.takes_back()) or "nothing"
+    return PlannedStep(
+        id=f"{STAGE.name}.mend.{box}.{number}",
+        kind="mend",
+        stage=STAGE.name,
+        box=box,
+        target=finding.where,
+        params={
+            "code": finding.code,
+            "do": [list(words) for words in remedy.do],
+            "undo": [list(words) for words in remedy.undo],
+            "ends": [asdict(one) for one in remedy.ends],
+        },
+        summary=f"{finding.code} on {box}: {'; '.join(remedy.does())}   (back: {back})",
+        after=after,
+    )
 
 
 def ways_back(plan: Plan) -> list[str]:
     """What takes the repairs back, last first, one line for each step."""
     lines = []
     for step in reversed(plan.steps):
-        commands = [" ".join(words) for words in step.params["undo"]]
+        commands = [shlex.join(words) for words in step.params["undo"]]
         lines.append(
             f"{step.box}: {'; '.join(commands)}" if commands else f"{step.box}: nothing ({step.target} has ended)"
         )

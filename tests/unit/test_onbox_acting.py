@@ -69,6 +69,8 @@ def test_a_script_that_a_command_names_is_looked_into(tmp_path: Path) -> None:
         ("/usr/bin/docker run --rm --name v vllm/vllm-openai:latest", True),
         ("tail -f /var/log/vllm.log", False),
         ("pip install vllm", False),
+        ("tar czf /backup/x.tgz /opt/llama-server/models", False),
+        ("systemctl is-active llama-server", False),
         ("/usr/bin/prometheus --config=vllm.yaml", False),
     ],
 )
