@@ -89,12 +89,15 @@ def _tell(told: _Told, *, as_json: bool, after_fix: bool) -> None:
     from dataclasses import asdict
 
     from fleetctl.cli.output import console, emit
+    from fleetctl.doctor.settled import under_way
 
+    move = under_way(told.scene)
     if as_json:
         for finding in told.found:
             emit("finding", **asdict(finding), after_fix=after_fix)
         unseen = [error.message for error in told.unseen]
-        emit("summary", boxes=told.boxes, not_seen=unseen, **told.counts, after_fix=after_fix)
+        moving = move and f"{move.operation} by {move.who}"
+        emit("summary", boxes=told.boxes, not_seen=unseen, under_way=moving, **told.counts, after_fix=after_fix)
         return
     out = console()
     if after_fix:
@@ -103,6 +106,8 @@ def _tell(told: _Told, *, as_json: bool, after_fix: bool) -> None:
         _show(finding)
     for error in told.unseen:
         out.print(f"not looked at: {error.message}", markup=False)
+    if move is not None:
+        out.print(f"a {move.operation} by {move.who} is under way: what it changes is not judged now", markup=False)
     counted = ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for word, number in told.counts.items())
     out.print(counted if told.found else "nothing was found", markup=False)
 

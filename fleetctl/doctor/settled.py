@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fleetctl.doctor.scene import Scene
 from fleetctl.facts.assess import seen_part
-from fleetctl.facts.types import BoxFacts, open_move
+from fleetctl.facts.types import BoxFacts, MoveFacts, lead_of, open_move
 from fleetctl.plan.difference import BoxDifference, Difference, compare, engine_name
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT, UNIT_FOLDER
 from fleetctl.render.release import Engine, Rank, Release
@@ -24,6 +24,13 @@ class Settled:
     part: Release
     difference: Difference
     unseen: frozenset[str]
+
+    @property
+    def generation(self) -> int | None:
+        """The generation that the fleet is in: that of the box which keeps the journal."""
+        observed = self.scene.observed
+        lead = lead_of(observed, self.scene.fleet.proxy.lead)
+        return (observed.get(lead) or max(observed.values(), key=lambda facts: facts.generation or 0)).generation
 
     def facts(self, box: str) -> BoxFacts:
         """What the box told."""
@@ -42,9 +49,18 @@ class Settled:
         return engine_name(engine, rank, self.part.layout)
 
 
+def under_way(scene: Scene) -> MoveFacts | None:
+    """The move that somebody is carrying out now."""
+    for facts in scene.observed.values():
+        move = open_move(facts)
+        if move is not None and facts.lock is not None and facts.lock.alive:
+            return move
+    return None
+
+
 def settled(scene: Scene) -> Settled | None:
     """None while a move is under way, which changes all of this, and where the layout uses boxes that nobody knows."""
-    if any(open_move(facts) and facts.lock and facts.lock.alive for facts in scene.observed.values()):
+    if under_way(scene) is not None:
         return None
     if set(scene.live.boxes()) - set(scene.observed) - set(scene.away):
         return None

@@ -249,6 +249,28 @@ def test_a_repair_that_fails_takes_back_what_was_mended_before_it(healthy: Movin
     moving.sh("box2", f"rm {ETC}/old-watchdog.*; systemctl daemon-reload")
 
 
+def test_a_repair_whose_command_was_killed_is_taken_back_by_rollback(healthy: Moving) -> None:
+    moving = healthy
+    moving.sh("box2", f"systemctl disable -q {COPY}")
+    plant(moving, next(fault for fault in FAULTS if fault.found[0][0] == "U07"))
+    slow = f'#!/bin/sh\n[ "$1 $2" = "enable {COPY}" ] && sleep 60\nexec /usr/bin/systemctl "$@"\n'
+    moving.put("box2", "/usr/local/bin/systemctl", slow, "755")
+    move = moving.start("doctor", "--fix", "--yes")
+    move.until("mend.mend.box2.2")
+    move.process.kill()
+    move.process.wait()
+    moving.sh("box2", "rm /usr/local/bin/systemctl")
+    assert moving.unit("box2", "old-watchdog.timer")[1] == "disabled"
+    told = moving.run("apply", "--yes")
+    assert (told.rc, "`fleetctl doctor --fix` finishes it" in told.said) == (8, True), told
+    assert moving.run("rollback", "--yes").rc == 0
+    assert moving.unit("box2", "old-watchdog.timer") == ("active", "enabled")
+    assert moving.unit("box2", COPY) == ("active", "disabled")
+    ran = moving.run("doctor", "--fix", "--yes")
+    assert (ran.rc, findings(ran, after_fix=True)) == (0, []), ran
+    moving.sh("box2", f"rm {ETC}/old-watchdog.*; systemctl daemon-reload")
+
+
 def test_while_a_move_was_cut_off_nothing_is_mended(healthy: Moving) -> None:
     moving = healthy
     moving.sh("box2", f"systemctl disable -q {COPY}")

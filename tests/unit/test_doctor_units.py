@@ -124,6 +124,11 @@ def test_units_against_the_layout(
             assert "fleetctl apply" in one.fix
 
 
+def test_a_box_that_was_left_behind_in_another_generation() -> None:
+    (finding,) = found(changed(scene(), "b", generation=7))
+    assert (finding.code, finding.box, "in generation 7, the fleet in 1" in finding.says) == ("U19", "b", True)
+
+
 def test_the_proxy_is_down() -> None:
     (finding,) = found(changed(scene(), "a", units={PROXY: unit("failed")}))
     assert (finding.code, finding.box, finding.where) == ("U04", "a", PROXY)

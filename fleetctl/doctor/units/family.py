@@ -12,7 +12,7 @@ from fleetctl.doctor.units.faring import faring
 from fleetctl.doctor.units.files import files
 from fleetctl.doctor.units.foreign import foreign
 from fleetctl.doctor.units.kinds import KINDS
-from fleetctl.doctor.units.ours import at_boot, running, superseded
+from fleetctl.doctor.units.ours import at_boot, generation, running, superseded
 from fleetctl.doctor.units.told import UnitsTold
 
 
@@ -42,6 +42,7 @@ def find(scene: Scene, told: Mapping[str, UnitsTold]) -> Iterator[Finding]:
         yield from at_boot(view, box)
         yield from running(view, box, more)
         yield from superseded(view, box, more)
+        yield from generation(view, box)
         if more is not None:
             yield from faring(view, box, more)
             yield from files(view, box, more)

@@ -176,6 +176,15 @@ FOREIGN_ENGINE = Kind(
     "list it under superseded: in fleet.yaml if it shall go; raise reserve: by what it takes if it shall stay",
     _SYSTEMD,
 )
+OTHER_GENERATION = Kind(
+    "U19",
+    Severity.WARNING,
+    "A box is in another generation than the fleet",
+    "boxes of the live layout whose current generation is not that of the box that keeps the journal",
+    "Its units and files are those of another time; a rollback from there leads somewhere else.",
+    _APPLY,
+    "/etc/fleetctl/current on each box",
+)
 
 KINDS = (
     SEVERAL_AT_BOOT,
@@ -196,4 +205,5 @@ KINDS = (
     DRIFT,
     NOT_READ,
     FOREIGN_ENGINE,
+    OTHER_GENERATION,
 )

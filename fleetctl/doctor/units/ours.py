@@ -11,6 +11,7 @@ from fleetctl.doctor.units.kinds import (
     NOT_AT_BOOT,
     NOT_RUNNING,
     OTHER_AT_BOOT,
+    OTHER_GENERATION,
     OTHER_RUNS,
     SEVERAL_AT_BOOT,
     SUPERSEDED_BACK,
@@ -144,6 +145,19 @@ def _services(view: Settled, box: str) -> Iterator[Finding]:
                 seen(unit, state) if state else f"{unit}: not-found",
                 fix=f"{APPLY} starts it; journalctl -u {unit} on {box} says why it ended",
             )
+
+
+def generation(view: Settled, box: str) -> Iterator[Finding]:
+    """A box of the layout that was left behind."""
+    seen_there, fleets = view.facts(box).generation, view.generation
+    if box in view.scene.live.boxes() and seen_there != fleets:
+        yield OTHER_GENERATION.found(
+            box,
+            "/etc/fleetctl/current",
+            f"{box} is in generation {seen_there}, the fleet in {fleets}",
+            f"/etc/fleetctl/current: {seen_there or 'nothing'}",
+            fix=f"{APPLY} brings {box} into generation {fleets}",
+        )
 
 
 def superseded(view: Settled, box: str, told: UnitsTold | None) -> Iterator[Finding]:
