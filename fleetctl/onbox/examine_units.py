@@ -10,7 +10,8 @@ from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.redacted import all_redacted, redacted
 from fleetctl.onbox.restarts import restarts_of
 from fleetctl.onbox.superseded import relations
-from fleetctl.onbox.supervisors import containers, cron_entries, directives, foreign_units, user_units
+from fleetctl.onbox.supervisors import containers, cron_entries, foreign_units, user_units
+from fleetctl.onbox.unitfiles import directives
 from fleetctl.onbox.units import show, states
 
 DIFF_LINES = 12

@@ -8,31 +8,16 @@ import os
 import pwd
 import re
 import shutil
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Set
 
-from fleetctl.onbox.acting import ENGINE, Target, acts, found_in, programs, script, small_text, starts_engine
+from fleetctl.onbox.acting import ENGINE, Target, acts, found_in, script, small_text, starts_engine
 from fleetctl.onbox.main import PATH, Call, OpError
 from fleetctl.onbox.process import run
 from fleetctl.onbox.redacted import redacted
-from fleetctl.onbox.superseded import UNIT_PATH, relations
+from fleetctl.onbox.superseded import relations
+from fleetctl.onbox.unitfiles import EVERYWHERE, KINDS, names_in, shown, told_of, unit_files
 from fleetctl.onbox.units import states
 
-GENERATED = ("/run/systemd/transient", "/run/systemd/generator", "/run/systemd/generator.late")
-KINDS = (".service", ".timer", ".path", ".socket", ".target")
-# Directives with which a unit starts or stops those that it names.
-RELATIONS = (
-    "Conflicts",
-    "Requires",
-    "BindsTo",
-    "Wants",
-    "Upholds",
-    "OnFailure",
-    "OnSuccess",
-    "PropagatesStopTo",
-    "PropagatesReloadTo",
-    "Unit",
-    "Service",
-)
 CRON_FILES = ("/etc/crontab", "/etc/anacrontab", "/etc/rc.local")
 CRON_FOLDERS = ("/etc/cron.d", "/var/spool/cron/crontabs", "/var/spool/cron")
 CRON_SCRIPTS = ("/etc/cron.hourly", "/etc/cron.daily", "/etc/cron.weekly", "/etc/cron.monthly")
@@ -40,22 +25,6 @@ LINGER = "/var/lib/systemd/linger"
 MOST = 50  # of each sort
 MOST_USERS = 200
 CONTAINER_LIMIT = 10  # seconds for each question to docker and podman
-
-
-def names_in(folder: str) -> List[str]:
-    """Names in a folder, in order; none where there is no such folder."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def directives(text: str) -> Iterator[Tuple[str, str]]:
-    """Key and value of every line of a unit file; a line that ends with a backslash goes on in the next."""
-    for line in text.replace("\\\n", " ").splitlines():
-        key, is_one, value = line.strip().partition("=")
-        if is_one and key and not key.startswith(("#", ";", "[")):
-            yield key.strip(), value.strip()
 
 
 # Units of the system
@@ -67,9 +36,9 @@ def foreign_units(call: Call, target: Target, ours: List[str]) -> List[Dict[str,
     ``triggers`` are the timers, paths and sockets that start it, with their states.
     """
     found: List[Dict[str, Any]] = []
-    for name, paths in _unit_files().items():
+    for name, paths in unit_files(EVERYWHERE).items():
         if name not in ours and len(found) < MOST:
-            told = _told_of(name, paths, target)
+            told = told_of(name, paths, target)
             if told is not None:
                 found.append(told)
     names = [one["name"] for one in found]
@@ -84,68 +53,6 @@ def foreign_units(call: Call, target: Target, ours: List[str]) -> List[Dict[str,
             by: {key: triggers[by][key] for key in ("active", "enabled", "fragment")} for by in started_by
         }
     return [one for one in found if one["load"] != "masked"]
-
-
-def _unit_files() -> Dict[str, List[str]]:
-    """Unit → its file, where the first folder that has one counts, and its drop-ins."""
-    found: Dict[str, List[str]] = {}
-    drop_ins: Dict[str, List[str]] = {}
-    for folder in (*UNIT_PATH, *GENERATED):
-        for name in names_in(folder):
-            path = os.path.join(folder, name)
-            if name.endswith(KINDS) and name not in found and _is_own_file(path, name):
-                found[name] = [path]
-            elif name.endswith(tuple(kind + ".d" for kind in KINDS)):
-                drop_ins.setdefault(name[:-2], []).extend(
-                    os.path.join(path, one) for one in names_in(path) if one.endswith(".conf")
-                )
-    for name, paths in drop_ins.items():
-        if name in found:
-            found[name] += paths
-    return found
-
-
-def _is_own_file(path: str, name: str) -> bool:
-    """A file, or a link to one; not a second name of another unit."""
-    return os.path.isfile(path) and (not os.path.islink(path) or os.path.basename(os.path.realpath(path)) == name)
-
-
-def _told_of(name: str, paths: List[str], target: Target) -> Any:
-    acts_of, engine = [], None
-    stem, kind = os.path.splitext(name)
-    starts = stem + ".service" if kind in (".timer", ".path", ".socket") else None
-    for path in paths:
-        text = small_text(path)
-        if path == paths[0] and text.startswith("# Made by fleetctl"):
-            return None
-        pairs = list(directives(text))
-        commands = [value for key, value in pairs if key.startswith("Exec")]
-        for key, value in pairs:
-            if key in RELATIONS:
-                named = [unit for unit in target.units if unit in value.split()]
-                acts_of += [{"on": unit, "verb": key, "line": "%s=%s" % (key, value), "where": path} for unit in named]
-                starts = None if key in ("Unit", "Service") else starts
-        acts_of += found_in("\n".join(commands), path, commands, target)
-        engine = engine or _engine_in(commands)
-    if starts is not None and starts in target.units:
-        acts_of.append({"on": starts, "verb": "Unit", "line": "its name, without Unit=", "where": paths[0]})
-    if not acts_of and engine is None:
-        return None
-    return {"name": name, "acts": [_shown(act) for act in acts_of][:MOST], "engine": engine and redacted(engine)}
-
-
-def _engine_in(commands: List[str]) -> Any:
-    for command in commands:
-        line = starts_engine(command)
-        for _, text in [] if line else programs(command):
-            line = line or starts_engine(text)
-        if line:
-            return line
-    return None
-
-
-def _shown(act: Dict[str, Any]) -> Dict[str, Any]:
-    return dict(act, line=redacted(act["line"]))
 
 
 # cron
@@ -182,12 +89,12 @@ def _cron_tables() -> Iterator[str]:
 def _entry(
     path: str, number: int, line: str, commands: List[str], target: Target, text: str = ""
 ) -> List[Dict[str, Any]]:
-    acts_of = [_shown(act) for act in found_in(text or line, path, [_without_times(one) for one in commands], target)]
+    acts_of = [shown(act) for act in found_in(text or line, path, [_without_times(one) for one in commands], target)]
     engine = starts_engine(text or line)
     if not acts_of and engine is None:
         return []
-    shown = redacted(line.strip() or (acts_of[0]["line"] if acts_of else engine or ""))
-    return [{"file": path, "number": number, "line": shown, "acts": acts_of, "engine": engine is not None}]
+    text = redacted(line.strip() or (acts_of[0]["line"] if acts_of else engine or ""))
+    return [{"file": path, "number": number, "line": text, "acts": acts_of, "engine": engine is not None}]
 
 
 def _without_times(line: str) -> str:
@@ -200,29 +107,37 @@ def _without_times(line: str) -> str:
 
 def user_units(target: Target) -> List[Dict[str, Any]]:
     """User units that name ours or start an engine: ``user`` (empty: all), file, acts, enabled, whether he lingers."""
-    lingering = set(names_in(LINGER))
-    places = [("", "/etc/systemd/user"), ("", "/usr/local/lib/systemd/user")]
+    homes = {"": "/etc/systemd/user"}
     for known in pwd.getpwall()[:MOST_USERS]:
         if known.pw_dir.startswith("/") and (known.pw_uid >= 1000 or known.pw_uid == 0):
-            places.append((known.pw_name, os.path.join(known.pw_dir, ".config/systemd/user")))
+            homes[known.pw_name] = os.path.join(known.pw_dir, ".config/systemd/user")
+    return told_of_users(homes, set(names_in(LINGER)), target)
+
+
+def told_of_users(homes: Dict[str, str], lingering: Set[str], target: Target) -> List[Dict[str, Any]]:
+    """`user_units` of these users: name → folder of his units, that of all users under the empty name."""
+    links = {user: _pulled(folder) for user, folder in homes.items()}
     found = []
-    for user, folder in places:
-        links = {
-            name
-            for pull in names_in(folder)
-            if pull.endswith((".wants", ".requires"))
-            for name in names_in(os.path.join(folder, pull))
-        }
+    for user, folder in homes.items():
         for name in names_in(folder):
             path = os.path.join(folder, name)
             if not name.endswith(KINDS) or not os.path.isfile(path):
                 continue
-            told = _told_of(name, [path], target)
-            if told is not None:
-                pulled = name in links or any(os.path.splitext(one)[0] == os.path.splitext(name)[0] for one in links)
-                lingers = user in lingering if user else bool(lingering)
-                found.append(dict(told, user=user, file=path, enabled=pulled, lingers=lingers))
+            told = told_of(name, [path], target)
+            if told is None:
+                continue
+            # What all users have can be enabled by one of them, and a service by its timer.
+            pulled = links[user] if user else set().union(*links.values())
+            enabled = any(os.path.splitext(one)[0] == os.path.splitext(name)[0] for one in pulled)
+            lingers = user in lingering if user else bool(lingering)
+            found.append(dict(told, user=user, file=path, enabled=enabled, lingers=lingers))
     return found[:MOST]
+
+
+def _pulled(folder: str) -> Set[str]:
+    """Units that something in a folder starts."""
+    pulls = [name for name in names_in(folder) if name.endswith((".wants", ".requires"))]
+    return {name for pull in pulls for name in names_in(os.path.join(folder, pull))}
 
 
 # Containers

@@ -11,6 +11,7 @@ import pytest
 from fleetctl.onbox import restarts, supervisors
 from fleetctl.onbox.acting import Target
 from fleetctl.onbox.main import Call
+from fleetctl.onbox.unitfiles import told_of, unit_files
 
 COPY, SPLIT = "fleetctl-replicas-qwen.service", "fleetctl-split-qwen.service"
 TARGET = Target([COPY, SPLIT, "old-vllm.service"], [COPY[:-8], SPLIT[:-8]], [8000])
@@ -47,25 +48,17 @@ def files(folder: Path, texts: dict[str, str]) -> str:
         ({"fleetctl-guard.service": f"# Made by fleetctl for x\n[Unit]\nWants={COPY}\n"}, []),
     ],
 )
-def test_unit_files_of_others(
-    texts: dict[str, str], acts: list[tuple[str, str]], tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(supervisors, "UNIT_PATH", (files(tmp_path, texts),))
-    monkeypatch.setattr(supervisors, "GENERATED", ())
-    found = {name: supervisors._told_of(name, paths, TARGET) for name, paths in supervisors._unit_files().items()}
+def test_unit_files_of_others(texts: dict[str, str], acts: list[tuple[str, str]], tmp_path: Path) -> None:
+    found = {name: told_of(name, paths, TARGET) for name, paths in unit_files([files(tmp_path, texts)]).items()}
     assert [(act["on"], act["verb"]) for told in found.values() if told for act in told["acts"]] == acts
 
 
-def test_of_two_files_of_a_unit_the_one_of_the_administrator_counts_and_second_names_do_not(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_of_two_files_of_a_unit_the_one_of_the_administrator_counts_and_second_names_do_not(tmp_path: Path) -> None:
     etc = files(tmp_path / "etc", {"x.service": "[Unit]\n"})
     lib = files(tmp_path / "lib", {"x.service": f"[Unit]\nWants={COPY}\n", "y.service": "[Unit]\n"})
     (tmp_path / "etc" / "alias.service").symlink_to("../lib/y.service")
     (tmp_path / "etc" / "masked.service").symlink_to("/dev/null")
-    monkeypatch.setattr(supervisors, "UNIT_PATH", (etc, lib))
-    monkeypatch.setattr(supervisors, "GENERATED", ())
-    assert supervisors._unit_files() == {"x.service": [f"{etc}/x.service"], "y.service": [f"{lib}/y.service"]}
+    assert unit_files([etc, lib]) == {"x.service": [f"{etc}/x.service"], "y.service": [f"{lib}/y.service"]}
 
 
 def test_cron_tables_of_the_system_and_of_users_and_the_scripts_they_name(tmp_path: Path, monkeypatch: Any) -> None:
@@ -92,6 +85,26 @@ def test_cron_tables_of_the_system_and_of_users_and_the_scripts_they_name(tmp_pa
     ]
     assert found[0]["acts"][0]["where"] == str(script)
     assert "s3cret" not in json.dumps(found)
+
+
+def test_services_of_users_and_of_all_users_count_as_enabled_where_a_link_starts_them(tmp_path: Path) -> None:
+    serve = "[Service]\nExecStart=/opt/vllm/bin/vllm serve m\n"
+    homes = {
+        "": files(tmp_path / "etc", {"shared.service": serve, "off.service": serve, "mail.service": "[Service]\n"}),
+        "ann": files(tmp_path / "ann", {"mine.service": serve, "mine.timer": "[Timer]\nOnCalendar=daily\n"}),
+        "bob": files(tmp_path / "bob", {"later.service": serve}),
+        "eve": str(tmp_path / "none"),
+    }
+    for link in ("ann/default.target.wants/shared.service", "ann/timers.target.wants/mine.timer"):
+        (tmp_path / link).parent.mkdir(exist_ok=True)
+        (tmp_path / link).symlink_to("/dev/null")
+    found = supervisors.told_of_users(homes, {"ann"}, TARGET)
+    assert [(one["user"], one["name"], one["enabled"], one["lingers"]) for one in found] == [
+        ("", "off.service", False, True),
+        ("", "shared.service", True, True),
+        ("ann", "mine.service", True, True),
+        ("bob", "later.service", False, False),
+    ]
 
 
 def inspected(**more: Any) -> dict[str, Any]:
