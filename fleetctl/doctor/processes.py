@@ -179,6 +179,8 @@ def _outside(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
 
 
 def _by_hand(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
+    if not view.scene.live.ranks_on(box):
+        return  # nothing of fleetctl is in its way
     gone = set(view.scene.live.superseded.get(box, ()))
     found: dict[str, list[EngineProcess]] = {}
     for p in told.processes:

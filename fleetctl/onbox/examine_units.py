@@ -44,7 +44,7 @@ def examine_units(
         },
         "drop_ins": _drop_ins(call, present),
         "foreign": foreign_units(call, target, [*units, *engines, *superseded]),
-        "triggers": _triggers(call, superseded),
+        "replaced": _replaced(call, superseded),
         "cron": cron_entries(target),
         "user": user_units(target),
         "containers": containers(call, target),
@@ -69,8 +69,15 @@ def _setting(key: str, value: str) -> str:
     return redacted("%s=%s" % (key, value))
 
 
-def _triggers(call: Call, units: List[str]) -> Dict[str, List[str]]:
-    return {unit: told.get("TriggeredBy", []) for unit, told in relations(call, units, "TriggeredBy").items()}
+def _replaced(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:
+    """What starts each unit, and where its file really lies: it may only be linked into systemd's folders."""
+    return {
+        unit: {
+            "by": told.get("TriggeredBy", []),
+            "file": "".join(os.path.realpath(path) for path in told.get("FragmentPath", [])[:1]),
+        }
+        for unit, told in relations(call, units, "TriggeredBy,FragmentPath").items()
+    }
 
 
 def diff(path: str) -> List[str]:

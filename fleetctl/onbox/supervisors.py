@@ -33,7 +33,8 @@ CONTAINER_LIMIT = 10  # seconds for each question to docker and podman
 def foreign_units(call: Call, target: Target, ours: List[str]) -> List[Dict[str, Any]]:
     """Units of others that name ours or start an engine: name, file, acts, the line that starts an engine, and states.
 
-    ``triggers`` are the timers, paths and sockets that start it, with their states.
+    ``triggers`` are the timers, paths and sockets that start it, with their states. ``file`` is where the file of a unit
+    really lies: it may only be linked into systemd's folders.
     """
     found: List[Dict[str, Any]] = []
     for name, paths in unit_files(EVERYWHERE).items():
@@ -48,9 +49,15 @@ def foreign_units(call: Call, target: Target, ours: List[str]) -> List[Dict[str,
     for one in found:
         state = seen[one["name"]]
         one.update({key: state[key] for key in ("load", "active", "sub", "enabled", "fragment", "restarts")})
+        one["file"] = os.path.realpath(state["fragment"]) if state["fragment"] else ""
         started_by = related[one["name"]].get("TriggeredBy", [])
         one["triggers"] = {
-            by: {key: triggers[by][key] for key in ("active", "enabled", "fragment")} for by in started_by
+            by: {
+                "active": triggers[by]["active"],
+                "enabled": triggers[by]["enabled"],
+                "file": os.path.realpath(triggers[by]["fragment"]) if triggers[by]["fragment"] else "",
+            }
+            for by in started_by
         }
     return [one for one in found if one["load"] != "masked"]
 

@@ -51,9 +51,10 @@ def test_a_healthy_fleet_has_none(name: str) -> None:
     assert found(scene(name), units={COPY: TYPE, SPLIT: TYPE}) == []
 
 
-def test_a_fleet_without_a_layout_has_none() -> None:
-    seen = scene()
-    assert found(replace(seen, live=BEFORE, observed=boxes_in(BEFORE, None))) == []
+def test_before_the_first_layout_engines_and_their_watchdogs_are_nobodys_business() -> None:
+    seen = replace(scene(), live=BEFORE, observed=boxes_in(BEFORE, None))
+    theirs = [watchdog(act("pkill", "engines")), watchdog(engine="vllm serve m", name="vllm.service")]
+    assert found(seen, foreign=[one.model_dump() for one in theirs]) == []
 
 
 STATES: list[tuple[str, dict[str, Any], list[tuple[str, str]], list[str], list[str]]] = [
@@ -141,29 +142,39 @@ def test_an_engine_that_the_guard_has_stopped_says_so_and_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "by", "do", "undo"),
+    ("state", "by", "file", "do", "undo"),
     [
         (
             ("active", "enabled"),
             [],
+            f"/etc/systemd/system/{OLD}",
             [f"systemctl disable --now {OLD}"],
             [f"systemctl enable {OLD}", f"systemctl start --no-block {OLD}"],
         ),
-        (("inactive", "enabled"), [], [f"systemctl disable --now {OLD}"], [f"systemctl enable {OLD}"]),
-        (("active", "static"), [], [f"systemctl stop {OLD}"], [f"systemctl start --no-block {OLD}"]),
+        (("inactive", "enabled"), [], "", [f"systemctl disable --now {OLD}"], [f"systemctl enable {OLD}"]),
+        # By its path: `disable` takes the file away from systemd.
+        (
+            ("inactive", "enabled"),
+            [],
+            f"/opt/{OLD}",
+            [f"systemctl disable --now {OLD}"],
+            [f"systemctl enable /opt/{OLD}"],
+        ),
+        (("active", "static"), [], "", [f"systemctl stop {OLD}"], [f"systemctl start --no-block {OLD}"]),
         (
             ("inactive", "enabled"),
             ["old-vllm.timer"],
+            "",
             [f"systemctl disable --now old-vllm.timer {OLD}"],
             ["systemctl enable --now old-vllm.timer", f"systemctl enable {OLD}"],
         ),
     ],
 )
 def test_a_unit_that_was_replaced_and_is_back_goes_away_and_can_be_given_back(
-    state: tuple[str, str], by: list[str], do: list[str], undo: list[str]
+    state: tuple[str, str], by: list[str], file: str, do: list[str], undo: list[str]
 ) -> None:
     seen = changed(scene(changes=SUPERSEDES), "b", units={OLD: unit(*state)}, foreign=(OLD,))
-    (finding,) = found(seen, triggers={OLD: by})
+    (finding,) = found(seen, replaced={OLD: {"by": by, "file": file}})
     assert (finding.code, done(finding)) == ("U06", (do, undo))
 
 
@@ -178,7 +189,7 @@ def watchdog(*acts: Act, **more: Any) -> Foreign:
         "acts": acts,
         "enabled": "static",
         "fragment": "/etc/systemd/system/watchdog.service",
-        "triggers": {"watchdog.timer": {"active": "active", "enabled": "enabled", "fragment": "/etc/systemd/system/x"}},
+        "triggers": {"watchdog.timer": {"active": "active", "enabled": "enabled", "file": "/etc/systemd/system/x"}},
     }
     return Foreign.model_validate({**given, **more})
 
@@ -469,3 +480,12 @@ def test_of_a_box_that_is_away_nothing_is_said_and_of_a_split_that_it_is_part_of
     seen = changed(seen, "a", units={SPLIT: unit("failed")})
     away = replace(seen, observed={"a": seen.observed["a"]}, away={"b": BoxError("b", "no route")})
     assert list(find(away, {})) == []
+
+
+def test_on_a_box_of_the_proxy_alone_engines_of_others_are_nobodys_business_but_the_proxy_is() -> None:
+    solo = {"layouts": {"split": {"qwen": {"split": ["a", "b"]}}, "replicas": {"qwen": {"copies": ["a"]}}}}
+    seen = scene(changes={**solo, "proxy": {"box": "b"}})
+    theirs = [watchdog(act("pkill", "engines")), watchdog(engine="vllm serve m", name="vllm.service")]
+    assert found(seen, foreign=[one.model_dump() for one in theirs]) == []
+    (finding,) = found(seen, foreign=[watchdog(act("stop", PROXY)).model_dump()])
+    assert (finding.code, finding.box) == ("U07", "b")

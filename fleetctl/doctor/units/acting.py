@@ -69,7 +69,7 @@ def _severity(act: Act, live: set[str], engines: set[str], superseded: set[str])
     on = act.on if act.on.endswith((".service", ".timer", ".socket", ".path", ".target")) else f"{act.on}.service"
     starts, stops = act.verb in STARTS | PULLS | RESTARTS, act.verb in STOPS | RESTARTS
     if act.on == "engines" or act.on.startswith("port "):
-        return Severity.ERROR
+        return Severity.ERROR if live else None
     if on in superseded:
         return Severity.ERROR if starts else None
     if on in live:

@@ -10,7 +10,7 @@ from fleetctl.doctor.finding import Command, Finding, Remedy, Severity
 from fleetctl.doctor.settled import Settled, ports_of
 from fleetctl.doctor.units.acting import Harm, harms
 from fleetctl.doctor.units.kinds import CONTAINER, CRON, FOREIGN, FOREIGN_ENGINE, USER_UNIT
-from fleetctl.doctor.units.told import AT_BOOT, UP, Act, Container, Cron, Foreign, UnitsTold, UserUnit
+from fleetctl.doctor.units.told import AT_BOOT, UP, Act, Container, Cron, Foreign, UnitsTold, UserUnit, name_to_enable
 
 EVIDENCE = 5
 # Where an administrator has put a unit. What a package brought may do more than what is seen here.
@@ -19,7 +19,9 @@ DEFAULT_PORT = 8000  # of vLLM
 
 
 def foreign(view: Settled, box: str, told: UnitsTold) -> Iterator[Finding]:
-    """Findings about everything on a box that is not fleetctl's."""
+    """Findings about everything on a box that is not fleetctl's. Where fleetctl has no engine others may have theirs."""
+    if view.scene.live.layout is None:
+        return
     for unit in told.foreign:
         if unit.awake:
             yield from _unit(view, box, unit)
@@ -29,8 +31,12 @@ def foreign(view: Settled, box: str, told: UnitsTold) -> Iterator[Finding]:
         if one.enabled:
             yield from _user(view, box, one)
     for container in told.containers:
-        if container.policy not in ("", "no", "never"):
+        if container.policy not in ("", "no", "never") and _has_engine(view, box):
             yield _container(view, box, container)
+
+
+def _has_engine(view: Settled, box: str) -> bool:
+    return bool(view.scene.live.ranks_on(box))
 
 
 def _lines(found: list[Harm]) -> list[str]:
@@ -56,7 +62,7 @@ def _unit(view: Settled, box: str, unit: Foreign) -> Iterator[Finding]:
             remedy=None if found[0].severity is Severity.NOTE else remedy,
             severity=found[0].severity,
         )
-    elif unit.engine:
+    elif unit.engine and _has_engine(view, box):
         port = _port(unit.engine)
         clash = port in ports_of(view.scene.live, box)
         yield FOREIGN_ENGINE.found(
@@ -90,13 +96,12 @@ def off(unit: Foreign) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
     if stop:
         do.append(("systemctl", "stop", *stop))
     undo: list[Command] = []
-    for name, path, at_boot, up in [
-        *((name, one.fragment, one.enabled in AT_BOOT, one.active in UP) for name, one in awake.items()),
-        (unit.name, unit.fragment, enabled, running),
+    for name, file, at_boot, up in [
+        *((name, one.file, one.enabled in AT_BOOT, one.active in UP) for name, one in awake.items()),
+        (unit.name, unit.file, enabled, running),
     ]:
-        linked = path and not path.startswith(("/etc/systemd/", "/run/systemd/", "/usr/", "/lib/"))
         if at_boot:
-            undo.append(("systemctl", "enable", path if linked else name))
+            undo.append(("systemctl", "enable", name_to_enable(name, file)))
         if up:
             undo.append(("systemctl", "start", "--no-block", name))
     return tuple(do), tuple(undo)
@@ -104,7 +109,7 @@ def off(unit: Foreign) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
 
 def _cron(view: Settled, box: str, entry: Cron) -> Iterator[Finding]:
     found = harms(view, box, entry.acts)
-    if not found and not entry.engine:
+    if not found and not (entry.engine and _has_engine(view, box)):
         return
     where = f"{entry.file}:{entry.number}" if entry.number else entry.file
     says = "; ".join(harm.says for harm in found[:3]) or "starts an engine that is not fleetctl's"
@@ -122,7 +127,7 @@ def _cron(view: Settled, box: str, entry: Cron) -> Iterator[Finding]:
 def _user(view: Settled, box: str, unit: UserUnit) -> Iterator[Finding]:
     acts: tuple[Act, ...] = unit.acts
     found = harms(view, box, acts)
-    if not found and not unit.engine:
+    if not found and not (unit.engine and _has_engine(view, box)):
         return
     whose = f"of {unit.user}" if unit.user else "of every user"
     says = "; ".join(harm.says for harm in found[:3]) or "starts an engine that is not fleetctl's"

@@ -16,7 +16,7 @@ from fleetctl.doctor.units.kinds import (
     SEVERAL_AT_BOOT,
     SUPERSEDED_BACK,
 )
-from fleetctl.doctor.units.told import AT_BOOT, UnitsTold
+from fleetctl.doctor.units.told import AT_BOOT, Replaced, UnitsTold, name_to_enable
 from fleetctl.facts.types import UnitFacts
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT, UNIT_FOLDER
@@ -165,8 +165,9 @@ def superseded(view: Settled, box: str, told: UnitsTold | None) -> Iterator[Find
     facts = view.facts(box)
     for unit in view.lacks(box).supersede:
         state = facts.units[unit]
-        by = told.triggers.get(unit, ()) if told else ()
-        do, undo = off_and_on([*by, unit], state, unit)
+        known = (told.replaced.get(unit) if told else None) or Replaced()
+        by = known.by
+        do, undo = off_and_on([*by, unit], state, unit, known.file)
         yield SUPERSEDED_BACK.found(
             box,
             unit,
@@ -179,7 +180,7 @@ def superseded(view: Settled, box: str, told: UnitsTold | None) -> Iterator[Find
 
 
 def off_and_on(
-    names: list[str], state: UnitFacts, unit: str
+    names: list[str], state: UnitFacts, unit: str, file: str
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
     """Commands that turn a unit (and what starts it) off, and those that give it back as it was."""
     others = [name for name in names if name != unit]
@@ -192,7 +193,7 @@ def off_and_on(
     if others:
         undo.append(("systemctl", "enable", "--now", *others))
     if enabled:
-        undo.append(toggle(True, state, unit))
+        undo.append(toggle(True, state, name_to_enable(unit, file)))
     if not state.down:
         undo.append(("systemctl", "start", "--no-block", unit))
     return do, tuple(undo)

@@ -22,6 +22,15 @@ UP = ("active", "activating", "reloading")
 AT_BOOT = ("enabled", "enabled-runtime")
 
 
+def name_to_enable(name: str, file: str) -> str:
+    """What ``systemctl enable`` has to be told: the path of a file that it knows by a link alone, or the unit's name.
+
+    ``systemctl disable`` takes that link away, and with it the unit.
+    """
+    known = not file or file.startswith(("/etc/systemd/", "/run/systemd/", "/usr/", "/lib/"))
+    return name if known else file
+
+
 class Log(Seen):
     """Automatic restarts of a unit within the last hour, in epoch seconds, and what systemd last said of its starts."""
 
@@ -69,15 +78,22 @@ class Trigger(Seen):
 
     active: str
     enabled: str
-    fragment: str = ""
+    file: str = ""
 
     @property
     def awake(self) -> bool:
         return self.active in UP or self.enabled in AT_BOOT
 
 
+class Replaced(Seen):
+    """A unit that has to stay away: what starts it, and where its file lies."""
+
+    by: tuple[str, ...] = ()
+    file: str = ""
+
+
 class Foreign(Seen):
-    """A unit of somebody else. ``engine`` is the line that starts an engine."""
+    """A unit of somebody else. ``engine`` is the line that starts an engine, ``file`` where its file really lies."""
 
     name: str
     acts: tuple[Act, ...] = ()
@@ -86,6 +102,7 @@ class Foreign(Seen):
     active: str = "inactive"
     enabled: str = "disabled"
     fragment: str = ""
+    file: str = ""
     triggers: dict[str, Trigger] = {}
 
     @property
@@ -136,7 +153,7 @@ class UnitsTold(Seen):
     units: dict[str, Detail] = {}
     drop_ins: tuple[DropIn, ...] = ()
     foreign: tuple[Foreign, ...] = ()
-    triggers: dict[str, tuple[str, ...]] = {}
+    replaced: dict[str, Replaced] = {}
     cron: tuple[Cron, ...] = ()
     user: tuple[UserUnit, ...] = ()
     containers: tuple[Container, ...] = ()
