@@ -33,7 +33,7 @@ CONTAINER_LIMIT = 10  # seconds for each question to docker and podman
 def foreign_units(call: Call, target: Target, ours: List[str]) -> List[Dict[str, Any]]:
     """Units of others that name ours or start an engine: name, file, acts, the line that starts an engine, and states.
 
-    ``triggers`` are the timers, paths and sockets that start it, with their states. ``file`` is where the file of a unit
+    ``triggers`` are the timers, paths and sockets that start it, with their states. ``file`` is where a unit's file
     really lies: it may only be linked into systemd's folders.
     """
     found: List[Dict[str, Any]] = []

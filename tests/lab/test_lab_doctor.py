@@ -23,7 +23,7 @@ LEFT = "split/standin@0123456789ab"
 class Fault:
     """Something planted on a box by a shell command: the codes and places that are found because of it, and no others.
 
-    ``fixed``: --fix mends it. ``gone`` is a shell command that takes away what --fix leaves; ``apply`` does the rest.
+    ``fixed``: --fix mends it. ``gone`` is a shell command that takes away what is left; ``apply`` does the rest.
     """
 
     symptom: str
@@ -41,6 +41,7 @@ FAULTS = (
         "systemctl daemon-reload; systemctl enable --now -q old-watchdog.timer",
         (("U07", "old-watchdog.service"),),
         fixed=True,
+        gone=f"rm -r {ETC}/old-watchdog.* /opt/old; systemctl daemon-reload",
         files={
             "/opt/old/watchdog.sh": f"UNIT={SPLIT}\n[ -e /run/nothing ] && systemctl restart $UNIT\nexit 0\n",
             f"{ETC}/old-watchdog.service": "[Service]\nType=oneshot\nExecStart=/bin/sh /opt/old/watchdog.sh\n",
@@ -166,7 +167,7 @@ def test_every_planted_fault_is_found_and_nothing_else_and_fix_mends_the_safe_on
     assert (seen["last"]["operation"], seen["last"]["end"]["result"], seen["lock"]) == ("doctor", "done", None)
 
     # The rest is as each finding says.
-    for fault in left:
+    for fault in FAULTS:
         moving.sh(fault.box, fault.gone)
     assert moving.run("apply", "--yes").rc == 0
     assert shown(moving) == (0, "nothing was found\n")
@@ -226,7 +227,10 @@ def test_a_repair_that_fails_takes_back_what_was_mended_before_it(healthy: Movin
     moving = healthy
     moving.sh("box2", f"systemctl disable -q {COPY}")
     watchdog = next(fault for fault in FAULTS if fault.found[0][0] == "U07")
-    plant(moving, watchdog)
+    # This one was enabled by the path of its file, which `disable` takes away from systemd.
+    for path, text in watchdog.files.items():
+        moving.put("box2", path.replace(ETC, "/opt/old"), text)
+    moving.sh("box2", "cd /opt/old; systemctl link ./old-watchdog.service; systemctl enable --now $PWD/*.timer")
     moving.put(
         "box2",
         "/usr/local/bin/systemctl",
@@ -245,7 +249,7 @@ def test_a_repair_that_fails_takes_back_what_was_mended_before_it(healthy: Movin
         moving.sh("box2", "rm /usr/local/bin/systemctl")
     ran = moving.run("doctor", "--fix", "--yes")
     assert (ran.rc, findings(ran, after_fix=True)) == (0, []), ran
-    moving.sh("box2", f"rm {ETC}/old-watchdog.*; systemctl daemon-reload")
+    moving.sh("box2", f"rm -r {ETC}/old-watchdog.* /opt/old; systemctl daemon-reload")
 
 
 def test_a_repair_whose_command_was_killed_is_taken_back_by_rollback(healthy: Moving) -> None:

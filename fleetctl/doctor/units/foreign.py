@@ -19,7 +19,7 @@ DEFAULT_PORT = 8000  # of vLLM
 
 
 def foreign(view: Settled, box: str, told: UnitsTold) -> Iterator[Finding]:
-    """Findings about everything on a box that is not fleetctl's. Where fleetctl has no engine others may have theirs."""
+    """Findings about everything on a box that is not fleetctl's. Where it has no engine others may have theirs."""
     if view.scene.live.layout is None:
         return
     for unit in told.foreign:
