@@ -315,6 +315,9 @@ class Mover:
         if self._json:
             return
         out = console()
+        if plan.operation == "doctor":
+            out.print(f"[bold green]done[/]: {len(plan.steps)} mended")
+            return
         goal = plan.to_layout or "the state before fleetctl"
         out.print(f"[bold green]done[/]: the fleet is in {goal}", end="")
         out.print(f", generation {plan.generation}" if plan.generation is not None else "")

@@ -14,9 +14,17 @@ _INTRODUCTION = """\
 # What doctor finds
 
 `fleetctl doctor [BOX]…` looks at every box, at the proxy and at the engines themselves, and says what hurts or will:
-each finding with its code, what was seen, why it matters and the exact fix. It changes nothing.
+each finding with its code, what was seen, why it matters and the exact fix. It changes nothing without `--fix`.
 `fleetctl explain CODE` prints what stands here. Models' files are compared by their names, sizes, headers and words,
 which takes a moment; `--checksums` compares every byte of them, which takes minutes.
+
+`fleetctl doctor --fix` mends what is safe to mend: the findings that say "--fix does that". It shows every command,
+box by box, with the command that takes it back, and asks (`--yes` does not). The repairs are a change like any other:
+under the fleet's lock, with a journal, undone when one of them fails, and the last change of `fleetctl status`. Then
+it looks again and says what is left. It turns units of the layout on and off for the next boot, disables foreign
+units that fight ours, takes the restart policy from containers, and ends processes that an engine of fleetctl left
+over, which is the only thing that cannot be taken back. It never ends what fleetctl did not start, and touches
+nothing while a move is under way or was cut off. What `fleetctl apply` brings right is left to it.
 
 **error**: something is broken or will break. **warning**: it will hurt when something else happens. **note**: worth
 knowing. Exit status: 0 when there are at most notes, 9 when there are errors or warnings, 3 when a box could not be

@@ -9,9 +9,11 @@ from fleetctl.doctor.engines.family import ENGINES
 from fleetctl.doctor.finding import Kind
 from fleetctl.doctor.link.family import LINK
 from fleetctl.doctor.memory.family import FAMILY as MEMORY
+from fleetctl.doctor.processes import PROCESSES
 from fleetctl.doctor.scene import Family
+from fleetctl.doctor.units.family import UNITS
 
-FAMILIES: tuple[Family[Any], ...] = (MEMORY, BOX, LINK, ENGINES)
+FAMILIES: tuple[Family[Any], ...] = (UNITS, PROCESSES, MEMORY, BOX, LINK, ENGINES)
 
 
 def kinds() -> dict[str, Kind]:

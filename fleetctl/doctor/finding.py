@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleetctl.proxy.lint.findings import Severity, printable
 
-__all__ = ["Command", "Finding", "Kind", "Remedy", "Severity", "by_weight"]
+__all__ = ["Command", "Ending", "Finding", "Kind", "Remedy", "Severity", "by_weight"]
 
 Command = tuple[str, ...]
 """A command as its words; no shell reads it."""
@@ -16,11 +17,32 @@ _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 @dataclass(frozen=True)
+class Ending:
+    """A process that fleetctl started and that is to end. ``began`` is in clock ticks since the box booted."""
+
+    pid: int
+    began: int
+    engine: str
+
+
+@dataclass(frozen=True)
 class Remedy:
-    """A safe repair of one box: what ``--fix`` runs there as root, and what takes it back. Both are shown first."""
+    """A safe repair of one box: what ``--fix`` runs there as root, and what takes it back. Both are shown first.
+
+    ``ends`` are left-over processes that it ends after the commands. Nothing brings those back.
+    """
 
     do: tuple[Command, ...]
     undo: tuple[Command, ...]
+    ends: tuple[Ending, ...] = ()
+
+    def does(self) -> list[str]:
+        """Its command lines, as they could be typed on the box."""
+        return [shlex.join(words) for words in self.do] + [f"kill {one.pid}" for one in self.ends]
+
+    def takes_back(self) -> list[str]:
+        """The command lines that take it back."""
+        return [shlex.join(words) for words in self.undo]
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ def _drained(engine: Engine, observed: Observed) -> bool:
 
 def _problems(release: Release, observed: Observed, generation: int | None) -> list[str]:
     found: list[str] = []
-    seen, unseen = _seen(release, observed)
+    seen, unseen = seen_part(release, observed)
     units = {rank.unit for engine in unseen for rank in engine.ranks}
     builds = {engine_name(engine, rank, release.layout) for engine in unseen for rank in engine.ranks}
     difference = compare(seen, seen, observed, generation)
@@ -309,7 +309,7 @@ def _address_problems(release: Release, seen: Release, observed: Observed) -> li
     return found
 
 
-def _seen(release: Release, observed: Observed) -> tuple[Release, list[Engine]]:
+def seen_part(release: Release, observed: Observed) -> tuple[Release, list[Engine]]:
     """The part of a release that can be compared, and the engines that cannot: a box of theirs was not seen."""
     seen = [engine for engine in release.engines if all(rank.box in observed for rank in engine.ranks)]
     unseen = [engine for engine in release.engines if engine not in seen]

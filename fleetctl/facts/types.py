@@ -192,6 +192,8 @@ class MoveFacts(Seen):
         """The command that finishes it when it was cut off."""
         if self.operation == "cutover":
             return f"fleetctl cutover --to {self.to_layout}"
+        if self.operation == "doctor":
+            return "fleetctl doctor --fix"
         return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
 
     @property

@@ -9,9 +9,12 @@ from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, others, scores, state, waits
 from fleetctl.onbox import units as unit_states
+from fleetctl.onbox.acting import Target
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.ports import port_owners
+from fleetctl.onbox.superseded import FOLDERS
+from fleetctl.onbox.unitfiles import told_of, unit_files
 
 PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
@@ -45,44 +48,16 @@ def free_space(path: str) -> int:
 
 
 def mentions(names: List[str], ours: List[str]) -> List[Dict[str, str]]:
-    """Foreign unit files that name one of the units: supervisors that may start or stop it behind our back."""
+    """Units of administrators that start or stop one of the units: supervisors that may do so behind our back."""
     found = []
-    for folder in ("/etc/systemd/system", "/run/systemd/system"):
-        try:
-            files = sorted(os.listdir(folder))
-        except OSError:
-            continue
-        for name in files:
-            path = os.path.join(folder, name)
-            if name in names or name in ours or name.startswith("fleetctl-") or not os.path.isfile(path):
-                continue
-            for source in [path, *_programs(path)]:
-                text = _small_text(source)
-                for unit in names:
-                    stem = unit[: -len(".service")] if unit.endswith(".service") else unit
-                    if any(stem in line for line in text.splitlines() if "systemctl" in line or source == path):
-                        found.append({"unit": name, "names": unit, "where": source})
+    target = Target(names, [], [])
+    for name, paths in unit_files(FOLDERS).items():
+        told = None if name in names or name in ours else told_of(name, paths, target)
+        for act in told["acts"] if told else []:
+            one = {"unit": name, "names": act["on"], "where": act["where"]}
+            if act["on"] in names and one not in found:
+                found.append(one)
     return found
-
-
-def _programs(path: str) -> List[str]:
-    words = [
-        word.lstrip("-@:+!")
-        for line in _small_text(path).splitlines()
-        if line.startswith("Exec") and "=" in line
-        for word in line.split("=", 1)[1].split()
-    ]
-    return [word for word in words if word.startswith("/") and os.path.isfile(word)]
-
-
-def _small_text(path: str) -> str:
-    try:
-        if os.path.getsize(path) > 65536:
-            return ""
-        with open(path, "rb") as source:
-            return source.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 @op("facts")

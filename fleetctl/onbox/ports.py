@@ -39,13 +39,13 @@ def _holders(sockets: Dict[str, int]) -> Dict[int, int]:
     found: Dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            for link in _open_files(name):
+            for link in open_files(name):
                 if link in sockets:
                     found.setdefault(sockets[link], int(name))
     return found
 
 
-def _open_files(pid: str) -> Iterator[str]:
+def open_files(pid: str) -> Iterator[str]:
     """What the descriptors of a process lead to. A busy process opens and closes some meanwhile."""
     try:
         numbers = os.listdir("/proc/%s/fd" % pid)

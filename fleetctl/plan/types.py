@@ -62,7 +62,7 @@ class Plan(Value):
 
     move: str = Field(description="identity of the move: UTC time and a few letters")
     fleet: str
-    operation: str = Field(description="cutover, apply, restart, drain, undrain or rollback")
+    operation: str = Field(description="cutover, apply, restart, drain, undrain, doctor or rollback")
     playbook: str
     from_layout: str | None
     from_generation: int | None

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from examined import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planned import COPY, GIB, TWO_PROXIES
+from well_kept import (
     APT,
     DRIVER,
     LIMIT,
@@ -20,9 +23,6 @@ from examined import (
     disk,
     scene,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from planned import COPY, GIB, TWO_PROXIES
 
 from fleetctl.doctor.box.clocks import offset_of
 from fleetctl.doctor.box.settings import apt_values

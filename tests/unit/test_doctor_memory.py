@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from examined import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planned import COPY, GIB
+from well_kept import (
     APPS,
     CALM,
     DAY,
@@ -19,9 +22,6 @@ from examined import (
     memory_told,
     scene,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from planned import COPY, GIB
 
 from fleetctl.doctor.finding import Severity
 from fleetctl.doctor.memory.killed import deaths

@@ -1,0 +1,102 @@
+"""Which lines of units, scripts and cron tables act on our units, and which only look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleetctl.onbox.acting import Target, acts, found_in, starts_engine
+from fleetctl.onbox.redacted import all_redacted, redacted
+
+COPY, SPLIT = "fleetctl-replicas-qwen.service", "fleetctl-split-qwen.service"
+TARGET = Target([COPY, SPLIT, "old-vllm.service"], ["fleetctl-replicas-qwen", "fleetctl-split-qwen"], [8000])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"systemctl restart {COPY}", [(COPY, "restart")]),
+        ("/usr/bin/systemctl --no-block stop fleetctl-replicas-qwen", [(COPY, "stop")]),
+        ("sudo systemctl -q start old-vllm", [("old-vllm.service", "start")]),
+        ("systemctl restart 'fleetctl-*'", [(COPY, "restart"), (SPLIT, "restart")]),
+        (f"curl -sf localhost:8000/health || systemctl restart {COPY}", [(COPY, "restart")]),
+        (f'subprocess.run(["systemctl", "kill", "{COPY}"], check=True)', [(COPY, "kill")]),
+        (f"UNIT={COPY}\nif ! probe; then\n  systemctl restart $UNIT\nfi", [(COPY, "restart")]),
+        (f'for u in {COPY} {SPLIT}; do systemctl stop "$u"; done', [(COPY, "stop"), (SPLIT, "stop")]),
+        ("service old-vllm restart", [("old-vllm.service", "restart")]),
+        (f"systemctl \\\n   disable --now {SPLIT}", [(SPLIT, "disable")]),
+        ("docker restart fleetctl-replicas-qwen", [("fleetctl-replicas-qwen", "restart")]),
+        ("podman rm -f fleetctl-split-qwen", [("fleetctl-split-qwen", "rm")]),
+        ("pkill -9 -f VLLM::EngineCore", [("engines", "pkill")]),
+        ("killall python3", [("engines", "killall")]),
+        ("fuser -k 8000/tcp", [("port 8000", "kill")]),
+        ("kill $(lsof -t -i:8000)", [("port 8000", "kill")]),
+        # What only looks, speaks of others, or is a comment.
+        (f"systemctl is-active {COPY}", []),
+        (f"systemctl show -p MainPID {COPY} && journalctl -u {COPY}", []),
+        (f"# systemctl restart {COPY}", []),
+        (f"echo '{COPY} is down'; systemctl restart nginx", []),
+        ("systemctl restart fleetctl-replicas-qwen2", []),
+        ("docker ps --filter name=fleetctl-replicas-qwen", []),
+        ("docker restart postgres", []),
+        ("pkill -HUP rsyslogd", []),
+        ("fuser 8000/tcp", []),
+        ("fuser -k 18000/tcp", []),
+        ("systemctl --user restart old-vllm", []),
+    ],
+)
+def test_a_line_acts_when_a_tool_that_starts_or_stops_is_told_the_name(text: str, told: list[tuple[str, str]]) -> None:
+    assert [(act.on, act.verb) for act in acts(text, TARGET)] == told
+
+
+def test_a_script_that_a_command_names_is_looked_into(tmp_path: Path) -> None:
+    script = tmp_path / "watch dog.sh"
+    script.write_text(f"#!/bin/sh\nsystemctl restart {COPY}\n")
+    (tmp_path / "program").write_bytes(b"\x7fELF\0\0" + f"systemctl restart {COPY}".encode())
+    command = f'/bin/sh "{script}" --every 5; {tmp_path}/program'
+    found = found_in("", "/etc/cron.d/x", [command], TARGET)
+    assert [(one["on"], one["where"]) for one in found] == [(COPY, str(script))]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ("/opt/vllm/bin/vllm serve /models/qwen --port 8000", True),
+        ("/usr/bin/python3 -m vllm.entrypoints.openai.api_server --model qwen", True),
+        ("python3 -m sglang.launch_server", True),
+        ("/usr/local/bin/llama-server -m x.gguf", True),
+        ("/usr/bin/docker run --rm --name v vllm/vllm-openai:latest", True),
+        ("tail -f /var/log/vllm.log", False),
+        ("pip install vllm", False),
+        ("tar czf /backup/x.tgz /opt/llama-server/models", False),
+        ("systemctl is-active llama-server", False),
+        ("/usr/bin/prometheus --config=vllm.yaml", False),
+    ],
+)
+def test_a_line_that_starts_an_engine_is_told_from_one_that_names_it(line: str, is_one: bool) -> None:
+    assert (starts_engine(line) is not None) == is_one
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("+Environment=HF_TOKEN=hf_abcdefgh1234", "+Environment=HF_TOKEN=***"),
+        ("vllm serve x --api-key s3cret --port 8000", "vllm serve x --api-key *** --port 8000"),
+        ('curl -H "Authorization: Bearer abc.def" http://x', 'curl -H "Authorization: Bearer ***" http://x'),
+        ("curl http://me:pw@host/x", "curl http://me:***@host/x"),
+        ("PASSWORD='a b' x", "PASSWORD=*** x"),
+        ('{"password": "a b", "x": 1}', '{"password": ***, "x": 1}'),
+        ("echo sk-abcdefgh", "echo ***"),
+        ("--max-num-batched-tokens 8192", "--max-num-batched-tokens 8192"),
+        ("tokenizer: /models/qwen", "tokenizer: /models/qwen"),
+        ("LimitNOFILE=1048576", "LimitNOFILE=1048576"),
+    ],
+)
+def test_what_looks_like_a_secret_does_not_leave_the_box(line: str, shown: str) -> None:
+    assert redacted(line) == shown
+
+
+def test_long_texts_are_cut_and_say_so() -> None:
+    assert all_redacted(["x" * 1000], 3) == ["x" * 300 + "…"]
+    assert all_redacted([str(n) for n in range(9)], 2) == ["0", "1", "… and 7 more lines"]
