@@ -17,6 +17,7 @@ from fleetctl.watch.sample import Sample
 EVERY = 2.0  # seconds from one sample to the next
 STATE_EVERY = 15.0  # seconds between two looks at what changes seldom, unless the layout changed
 LINGER = 10.0  # seconds without a viewer until the boxes are left alone: a page that is loaded again comes at once
+QUIET = 60.0  # seconds without a sample after which what was before is of another time
 KEPT = 150  # samples of which the figures are kept for those who come later
 MOST = 32  # viewers at a time
 
@@ -139,7 +140,7 @@ class Feed:
         due = time.monotonic()
         while self._wanted("sample"):
             sample = self._sample()
-            if self._past and sample.at - self._past[-1]["at"] > 5 * self._every:
+            if self._past and sample.at - self._past[-1]["at"] > QUIET:
                 self._past.clear()  # nobody watched meanwhile
             self._past.append(point(sample))
             self._tell("sample", asdict(sample))
