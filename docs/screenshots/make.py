@@ -90,12 +90,23 @@ def web(samples: list[Sample], state: dict[str, Any]) -> None:
         tab.screenshot(HERE / "web-phone.png")
 
 
+def top(samples: list[Sample], state: dict[str, Any]) -> None:
+    """top.svg: the same samples as `fleetctl top` shows them."""
+    from fleetctl.facts.assess import Assessment
+    from fleetctl.watch.top.picture import picture
+
+    found = {key: state[key] for key in Assessment.__dataclass_fields__}
+    drawn = picture(samples, TypeAdapter(Assessment).validate_python(found), title="fleetctl top")
+    (HERE / "top.svg").write_text(drawn)
+
+
 def main(words: list[str]) -> None:
     """Record, if that is wanted, and make all pictures."""
     if words[:1] == ["--record"]:
         record(Path(words[1]), float(words[2]) if len(words) > 2 else 120.0)
     samples, state = recorded()
     web(samples, state)
+    top(samples, state)
 
 
 if __name__ == "__main__":

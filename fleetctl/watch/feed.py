@@ -142,7 +142,8 @@ class Feed:
             sample = self._sample()
             if self._past and sample.at - self._past[-1]["at"] > QUIET:
                 self._past.clear()  # nobody watched meanwhile
-            self._past.append(point(sample))
+            if not self._past or sample.at > self._past[-1]["at"]:
+                self._past.append(point(sample))
             self._tell("sample", asdict(sample))
             if sample.changed != self._changed and not self._first:
                 self._state_due.set()
