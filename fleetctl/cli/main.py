@@ -20,6 +20,7 @@ from fleetctl.cli import (
     history,
     init,
     lab,
+    logs,
     plan,
     proxy,
     render,
@@ -27,6 +28,7 @@ from fleetctl.cli import (
     rollback,
     schema,
     status,
+    top,
     web,
 )
 
@@ -66,6 +68,8 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
+app.command("top")(top.top)
+app.command("logs")(logs.logs)
 app.command("history")(history.history)
 app.command("web")(web.web)
 app.command("doctor")(doctor.doctor)

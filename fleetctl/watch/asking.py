@@ -23,10 +23,12 @@ Connect = Callable[[], BoxConnection]
 class Asked:
     """One box. ``told`` has its last answer, if that is of this time; ``why`` says why there is none."""
 
-    def __init__(self, name: str, connection: BoxConnection | None, connect: Connect | None, why: str = "") -> None:
+    def __init__(
+        self, name: str, connection: BoxConnection | None, connect: Connect | None, away: FleetError | None = None
+    ) -> None:
         self.name = name
         self.told: Told | None = None
-        self.why: str | None = why or "it is not connected"
+        self.why: str | None = _reason(name, away) if away is not None else "it is not connected"
         self._connection = connection
         self._connect = connect
         self._call: threading.Thread | None = None

@@ -52,8 +52,7 @@ class Watcher:
         self._asked: dict[str, Asked] = {}
         for name in fleet.boxes:
             reach = None if connect is None or name in boxes else lambda name=name: connect(name)
-            why = str((away or {})[name].message) if name in (away or {}) else ""
-            self._asked[name] = Asked(name, boxes.get(name), reach, why)
+            self._asked[name] = Asked(name, boxes.get(name), reach, (away or {}).get(name))
 
     def sample(self) -> Sample:
         """The fleet now. Raises nothing for a box or engine that cannot be read."""

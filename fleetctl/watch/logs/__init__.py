@@ -1,0 +1,1 @@
+"""Logs of the engines on all boxes, in the order of time."""

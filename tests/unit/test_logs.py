@@ -1,0 +1,254 @@
+"""Logs of several boxes as one: order, names, times, and what is taken out of a line before it is shown."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planned import office
+
+from fleetctl.errors import RefusedError, SpecError
+from fleetctl.onbox import logs as onbox
+from fleetctl.render.layout import render_layout
+from fleetctl.watch.logs.clean import HIDDEN, lines_of
+from fleetctl.watch.logs.line import Line
+from fleetctl.watch.logs.merge import LONGEST, STALL, WINDOW, Merge, Phase
+from fleetctl.watch.logs.moment import parse_moment
+from fleetctl.watch.logs.names import Source, chosen, sources_of
+
+# What is shown of a line
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("vllm serve m --api-key sk-abc --port 8000", f"vllm serve m --api-key {HIDDEN} --port 8000"),
+        ("vllm serve m --api-key=abc,def x", f"vllm serve m --api-key={HIDDEN} x"),
+        ("args: ['serve', '--api-key', 'very secret', '-x']", f"args: ['serve', '--api-key', '{HIDDEN}', '-x']"),
+        (
+            "non-default args: {'api_key': ['one two', 'b'], 'port': 1}",
+            f"non-default args: {{'api_key': {HIDDEN}, 'port': 1}}",
+        ),
+        (
+            "Namespace(api_key=['abc'], hf_token='hf_x', seed=0)",
+            f"Namespace(api_key={HIDDEN}, hf_token={HIDDEN}, seed=0)",
+        ),
+        ("api_key=None, hf_token=None, ssl_keyfile=None", "api_key=None, hf_token=None, ssl_keyfile=None"),
+        ("HF_TOKEN=hf_short VLLM_API_KEY='a b' X=1", f"HF_TOKEN={HIDDEN} VLLM_API_KEY={HIDDEN} X=1"),
+        ("AWS_SECRET_ACCESS_KEY: abc/def", f"AWS_SECRET_ACCESS_KEY: {HIDDEN}"),
+        ('{"password": "it\\"s", "user": "me"}', f'{{"password": {HIDDEN}, "user": "me"}}'),
+        ("Authorization: Bearer abc.def-123", f"Authorization: Bearer {HIDDEN}"),
+        ("x-api-key: 12345", f"x-api-key: {HIDDEN}"),
+        ("fetching https://me:pass@hub.example/x", f"fetching https://me:{HIDDEN}@hub.example/x"),
+        ("token hf_abcdefghijklmnopqrstuv is bad", f"token {HIDDEN} is bad"),
+        ("key sk-proj_0123456789abcdef used", f"key {HIDDEN} used"),
+        # Nothing secret in these.
+        ("Avg generation throughput: 12.0 tokens/s, Running: 1 reqs", None),
+        ("max_num_batched_tokens=8192, eos_token_id: 2, pad_token='<pad>', token_ids=[1]", None),
+        ("max_tokens=16 prompt_tokens: 5 tokenizer=/models/x KEY=1", None),
+        ("GPU KV cache size: 1,520,000 tokens", None),
+        ("--tokenizer-mode auto --max-num-seqs 4", None),
+    ],
+)
+def test_values_of_keys_and_tokens_are_hidden_and_nothing_else(said: str, shown: str | None) -> None:
+    assert lines_of(said) == [said if shown is None else shown]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("\x1b[1;36m(EngineCore pid=9)\x1b[0;0m INFO", ["(EngineCore pid=9) INFO"]),
+        ("\x1b]0;owned\x07title", ["title"]),
+        (
+            "bell \x07, back \x08, csi \x9b2J, turned \u202eabc",
+            ["bell \\x07, back \\x08, csi \\x9b2J, turned \\u202eabc"],
+        ),
+        ("loading 10%\rloading 50%\rloading 100%\r", ["loading 100%"]),
+        ("two\nlines\n", ["two", "lines"]),
+        ("", [""]),
+        ("a\tb", ["a       b"]),
+    ],
+)
+def test_a_terminal_gets_nothing_to_obey(said: str, shown: list[str]) -> None:
+    assert lines_of(said) == shown
+
+
+@given(st.text())
+def test_whatever_an_engine_prints_no_control_character_is_left(text: str) -> None:
+    for line in lines_of(text):
+        assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in line)
+
+
+# Order
+
+
+def line(box: str, at: float) -> Line:
+    return Line(box, "u.service", at, at, "", "", "", f"{box} {at:g}")
+
+
+def test_what_was_there_before_comes_in_order_however_late_a_box_is() -> None:
+    merge = Merge(["a", "b"], patient=True)
+    merge.add("a", [line("a", 1), line("a", 3), line("a", 5)], 5, now=100)
+    assert merge.take(100 + 10 * STALL) == [], "b has not told anything yet"
+    merge.add("b", [], 2, now=100)
+    assert [one.at for one in merge.take(100)] == [1], "b has been read up to 2, and had nothing"
+    merge.add("b", [line("b", 4)], 4, now=101)
+    assert [one.at for one in merge.take(101)] == [3, 4]
+    merge.expect("b", Phase.AWAY, 101)
+    assert [one.at for one in merge.take(101)] == [5]
+    assert not merge.over()
+    merge.expect("a", Phase.AWAY, 101)
+    assert merge.over()
+
+
+def followed() -> Merge:
+    merge = Merge(["a", "b"], patient=False)
+    for box in ("a", "b"):
+        merge.expect(box, Phase.LIVE, 99)
+    return merge
+
+
+def test_a_line_waits_a_moment_for_an_earlier_one_of_another_box() -> None:
+    merge = followed()
+    merge.add("a", [line("a", 100)], 100, now=100.05)
+    assert merge.take(100.1) == []
+    merge.add("b", [line("b", 99.9)], 99.9, now=100.2)
+    assert [one.box for one in merge.take(100.2)] == ["b"]
+    assert [one.box for one in merge.take(100 + WINDOW)] == ["a"]
+
+
+def test_no_clock_holds_a_line_back_for_long() -> None:
+    merge = followed()
+    merge.add("a", [line("a", 4000)], 4000, now=100)
+    assert merge.take(100.5) == []
+    assert [one.at for one in merge.take(100 + LONGEST)] == [4000]
+
+
+def test_a_box_that_hangs_while_it_is_read_is_not_waited_for_when_following() -> None:
+    merge = Merge(["a", "b"], patient=False)
+    merge.add("a", [line("a", 1)], 1, now=100)
+    assert merge.take(100 + STALL / 2) == []
+    assert [one.at for one in merge.take(100 + 2 * STALL)] == [1]
+
+
+def test_a_clock_that_is_set_back_does_not_turn_a_box_round() -> None:
+    merge = Merge(["a"], patient=True)
+    merge.add("a", [line("a", 10), line("a", 7)], 7, now=100)
+    merge.expect("a", Phase.AWAY, 100)
+    told = merge.take(100)
+    assert [(one.text, one.at, one.box_at) for one in told] == [("a 10", 10, 10), ("a 7", 10, 7)]
+
+
+def test_any_mixture_comes_out_complete_and_each_box_in_its_own_order() -> None:
+    dice = random.Random(7)
+    for _ in range(50):
+        boxes = ["a", "b", "c"]
+        merge, out, put = Merge(boxes, patient=True), [], []
+        times = {box: sorted(dice.uniform(0, 100) for _ in range(30)) for box in boxes}
+        left = {box: list(of) for box, of in times.items()}
+        while any(left.values()):
+            box = dice.choice([name for name in boxes if left[name]])
+            piece, left[box] = left[box][:5], left[box][5:]
+            put += piece
+            merge.add(box, [line(box, at) for at in piece], piece[-1], now=0)
+            out += merge.take(0)
+        for box in boxes:
+            merge.expect(box, Phase.AWAY, 0)
+        out += merge.take(0)
+        assert [one.at for one in out] == sorted(put)
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        ("10 min ago", 600),
+        ("10min", 600),
+        ("-2h", 7200),
+        ("1 day 2 hours ago", 93600),
+        ("90s", 90),
+        ("now", 0),
+        ("@1796034600", 52),
+        ("2026-11-30 10:30:00", 52),
+        ("2026-11-30T10:30", 52),
+        ("2026-11-30", 10 * 3600 + 30 * 60 + 52),
+        ("today", 10 * 3600 + 30 * 60 + 52),
+        ("10:30", 52),
+        ("10:30:51.5", 0.5),
+    ],
+)
+def test_moments_are_understood_here(text: str, before: float) -> None:
+    now = datetime(2026, 11, 30, 10, 30, 52).timestamp()
+    wanted = 1796034600.0 if text.startswith("@") else now - before
+    assert parse_moment(text, now) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "25:00", "10 parsecs", "@", "2026-13-01", "ago", "9" * 30 + " days ago"])
+def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="write like"):
+        parse_moment(text, 1796034652.0)
+
+
+# Names
+
+
+def test_names_are_boxes_models_engines_layouts_and_units() -> None:
+    fleet = office()
+    live = render_layout(fleet, "replicas")
+    sources = sources_of(fleet, live)
+
+    def of(*names: str, everything: bool = False) -> list[str]:
+        return [f"{s.box} {s.unit}" for s in chosen(sources, names, live, fleet.boxes, everything=everything)]
+
+    one, two = fleet.boxes
+    copy = "fleetctl-replicas-qwen.service"
+    assert of() == of("qwen") == of("replicas") == of(copy) == of(copy.removesuffix(".service"))
+    assert of() == [f"{one} {copy}", f"{two} {copy}"]
+    assert of(two) == of(f"replicas/qwen@{two}") == [f"{two} {copy}"]
+    assert of(one, two) == of(one, two, one) == of()
+    assert of("split") == [f"{box} fleetctl-split-qwen.service" for box in (one, two)], "of another layout, if named"
+    assert f"{one} fleetctl-proxy.service" in of(everything=True)
+    assert of("proxy") == of("fleetctl-proxy") == [f"{one} fleetctl-proxy.service"]
+    with pytest.raises(SpecError, match="there is no box, model, engine or unit qwn") as wrong:
+        of("qwn")
+    assert wrong.value.hint == "did you mean qwen?"
+    with pytest.raises(SpecError) as wrong:
+        of("other.yaml")
+    assert "--fleet other.yaml" in (wrong.value.hint or "")
+    assert all(isinstance(source, Source) for source in sources)
+
+
+def test_before_the_first_layout_there_is_no_engine_to_read() -> None:
+    fleet = office()
+    sources = sources_of(fleet, None)
+    with pytest.raises(RefusedError, match="no layout is live yet"):
+        chosen(sources, [], None, fleet.boxes, everything=False)
+    assert chosen(sources, ["split"], None, fleet.boxes, everything=False)
+
+
+# On the box
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("plain", "plain"), ([104, 105, 255], "hi\ufffd"), (None, ""), (["a", "b"], "a\nb"), ([], ""), (7, "7")],
+)
+def test_fields_of_the_journal_in_all_their_forms_are_text(value: object, text: str) -> None:
+    assert onbox.text_of(value) == text
+
+
+def test_a_pattern_without_capitals_matches_any_case_and_health_checks_do_not_count() -> None:
+    from fleetctl.cli.logs import HEALTH_CHECKS
+
+    sieve = onbox.Sieve("error", HEALTH_CHECKS)
+    assert sieve.keeps("ValueError: no") and not sieve.keeps("fine")
+    assert not onbox.Sieve("Error", None).keeps("an error")
+    quiet = onbox.Sieve(None, HEALTH_CHECKS)
+    assert not quiet.keeps('INFO:     10.0.0.1:33492 - "GET /health HTTP/1.1" 200 OK')
+    assert quiet.keeps('INFO:     10.0.0.1:33492 - "GET /health HTTP/1.1" 503 Service Unavailable')
+    assert quiet.keeps('INFO:     10.0.0.1:33492 - "POST /v1/chat/completions HTTP/1.1" 200 OK')
