@@ -50,7 +50,7 @@ def test_history_has_every_change_with_who_did_it_and_how_it_ended(fresh: Moving
     assert there["who"].startswith("root@") and "cutover --to replicas" in there["command"]
     assert there["gap"] > 0 and there["took"] >= there["gap"]
     failed = found[-3]
-    assert "standin@box" in failed["why"] and not failed["generation_kept"]
+    assert "is not ready after 2 s" in failed["why"] and not failed["generation_kept"]
 
     # One move with its steps, named by how it ends.
     ran = moving.run("history", failed["move"][-4:])
@@ -105,19 +105,22 @@ def test_status_shows_traffic_memory_and_a_file_that_is_not_live_yet(moving: Mov
 
 def test_a_box_that_is_off_is_named_once_and_waited_for_briefly(moving: Moving) -> None:
     moving.be_in("replicas")
+    began = time.monotonic()
+    moving.status()
+    alone = time.monotonic() - began
     moving.lab.vanish("box2")
     try:
         began = time.monotonic()
         told = moving.status()
         took = time.monotonic() - began
-        print(f"\nstatus with a box off: {took:.1f} s")
+        print(f"\nstatus with a box off: {took:.1f} s, and {alone:.1f} s without")
         assert told["exit"] == 3
         assert [problem for problem in told["problems"] if "box2 cannot be reached: no answer from" in problem]
         assert sum(problem.count("box2") for problem in told["problems"]) == 1
         copies = {copy["id"]: copy for copy in told["sample"]["copies"]}
         assert copies[ENGINES[0]]["why"] is None
         assert copies[ENGINES[1]]["why"] and copies[ENGINES[1]]["figures"]["running"] is None
-        assert took < 9  # a connection that gets no answer is given up after 10 s elsewhere, and that was all of it
+        assert took < alone + 8  # other commands give a connection that gets no answer up after 10 s
         assert moving.run("history").rc == 3
     finally:
         moving.lab.reappear("box2")
