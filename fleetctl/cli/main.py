@@ -16,6 +16,7 @@ from fleetctl.cli import (
     cutover,
     doctor,
     drain,
+    exporter,
     guard,
     history,
     init,
@@ -74,6 +75,7 @@ app.command("history")(history.history)
 app.command("web")(web.web)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
+app.command("exporter")(exporter.exporter)
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")

@@ -64,6 +64,11 @@ def open_fleet(
         yield Subject(fleet, text, boxes, unreachable, again)
 
 
+def fleet_file(path: Path, via: str | None, *, accept_new: bool, ssh_config: Path | None) -> Fleet:
+    """The fleet of a file, or of the one that a box keeps; no other box is connected."""
+    return (_of_file(path) if via is None else _of_box(via, accept_new=accept_new, config=ssh_config))[0]
+
+
 def _of_file(path: Path) -> tuple[Fleet, str]:
     from fleetctl.spec.load import load_fleet
 

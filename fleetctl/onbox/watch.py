@@ -5,13 +5,11 @@ import os
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from fleetctl.onbox import haproxy, kept
 from fleetctl.onbox.boot import boot_of
-from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.process import run
 from fleetctl.onbox.waits import meminfo
 
@@ -40,9 +38,11 @@ def watch(call: Call, box: str, names: List[str], known: Optional[int] = None, l
     ranks = [rank for engine in release.get("engines", []) for rank in engine["ranks"] if rank["box"] == box]
     proxy = release.get("proxy") or {}
     mine = box in (proxy.get("boxes") or [proxy.get("box")])
-    pages = _Pages(engines, set(names), time.monotonic() + limit)
-    states = _states(call, sorted({rank["unit"] for rank in ranks}))
-    told = _proxy(proxy["admin_socket"], [backend["name"] for backend in proxy.get("backends", [])]) if mine else None
+    deadline = time.monotonic() + limit
+    pages = _Pages(engines, set(names), deadline)
+    states = _Later(lambda: _states(call, sorted({rank["unit"] for rank in ranks})))
+    backends = [backend["name"] for backend in proxy.get("backends", [])]
+    told = _Later(lambda: _proxy(proxy["admin_socket"], backends) if mine else None)
     pages.wait()
     return {
         "boot": boot_of(),
@@ -51,11 +51,32 @@ def watch(call: Call, box: str, names: List[str], known: Optional[int] = None, l
         "changed": _changed() if number is not None else None,
         "release": _brief(release) if number != known and number is not None else None,
         "engines": pages.told(),
-        "units": states,
-        "proxy": told,
-        "drained": kept.drained() is not None,
+        "units": states.result(deadline) or {},
+        "proxy": told.result(deadline),
+        "drained": _drained(),
         "memory": _memory(),
     }
+
+
+class _Later:
+    """Something that may take its time, done in a thread: systemd or HAProxy that hangs hides no engine."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        self._do = do
+        self._result: Any = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def result(self, deadline: float) -> Any:
+        """What came of it; None when it failed, or is not done when the time is over."""
+        self._thread.join(max(0.0, deadline + 0.1 - time.monotonic()))
+        return self._result
+
+    def _run(self) -> None:
+        try:
+            self._result = self._do()
+        except (OpError, CancelledError):
+            self._result = None
 
 
 class _Pages:
@@ -100,10 +121,12 @@ def page_of(address: str, port: int, deadline: float) -> bytes:
 
     An engine that sends a byte now and then keeps nobody longer than one that sends none.
     """
-    host = "[%s]" % address if ":" in address else address
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    left = deadline - time.monotonic()
-    with opener.open("http://%s:%d/metrics" % (host, port), timeout=max(0.05, left)) as answer:
+    connection = http.client.HTTPConnection(address, port, timeout=max(0.05, deadline - time.monotonic()))
+    try:
+        connection.request("GET", "/metrics", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise ValueError("GET /metrics is answered with %d" % answer.status)
         parts: List[bytes] = []
         size = 0
         while True:
@@ -116,6 +139,8 @@ def page_of(address: str, port: int, deadline: float) -> bytes:
                 raise ValueError("its /metrics has more than %d MiB" % (LARGEST_PAGE >> 20))
             if time.monotonic() > deadline:
                 raise socket.timeout("timed out")
+    finally:
+        connection.close()
 
 
 def chosen(page: bytes, names: Set[str]) -> str:
@@ -143,14 +168,14 @@ def invocation(unit: str) -> Optional[str]:
 
 def _why(error: Exception, engine: Dict[str, Any]) -> str:
     place = "%s:%d" % (engine["address"], engine["port"])
-    if isinstance(error, urllib.error.HTTPError):
-        return "GET /metrics at %s is answered with %d" % (place, error.code)
-    cause = getattr(error, "reason", error)
-    if isinstance(cause, socket.timeout):
+    if isinstance(error, socket.timeout):
         return "/metrics at %s was not answered in time" % place
-    if isinstance(cause, OSError) and cause.strerror:
-        return "nothing to read at %s: %s" % (place, cause.strerror)
-    return "what %s answers is not understood: %s" % (place, cause or type(error).__name__)
+    if isinstance(error, OSError):
+        return "nothing to read at %s: %s" % (place, error.strerror or error)
+    if isinstance(error, ValueError):
+        return "%s: %s" % (place, error)
+    said = "".join(c if c.isprintable() else "?" for c in str(error)[:80]).strip()
+    return "%s does not speak HTTP: %s" % (place, said or type(error).__name__)
 
 
 def _states(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:
@@ -172,27 +197,56 @@ def _states(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:
     }
 
 
-def _proxy(path: str, backends: List[str]) -> Optional[Dict[str, Any]]:
-    """Servers and load of the proxy on this box; None when it does not run."""
+def _proxy(path: str, backends: List[str]) -> Dict[str, Any]:
+    """Servers and load of the proxy on this box. OpError when it does not run."""
+    return load(haproxy.rows(path), backends)
+
+
+def load(rows: List[Dict[str, str]], backends: List[str]) -> Dict[str, Any]:
+    """Servers and load from the rows of ``show stat``.
+
+    ``waiting`` are in the shared queues of full engines, ``running`` with engines. ``held`` are those whose model has
+    no engine that takes requests. HAProxy counts them as streams of a backend, as it does what the bridge answers and
+    what runs on an engine that is drained; of the latter, streams that had comment lines are counted as held.
+    """
+    servers = {}
+    rate = None
+    bridged = waiting = running = 0
+    held = dict.fromkeys(backends, 0)
+    usable = set()
+    for row in rows:
+        backend, name = row["pxname"], row["svname"]
+        streams, queued, weight = (int(row[key] or 0) for key in ("scur", "qcur", "weight"))
+        if name == "FRONTEND":
+            rate = int(row["req_rate"] or 0) if backend == CLIENTS else rate
+            bridged += streams if backend == haproxy.BRIDGE else 0
+        elif backend not in held:
+            continue
+        elif name == "BACKEND":
+            waiting += queued
+            held[backend] += streams - queued
+        else:
+            held[backend] -= streams
+            if name != "again":  # it leads back to the wait
+                running += streams
+                servers["%s/%s" % (backend, name)] = {"status": row["status"], "weight": weight}
+                usable |= {backend} if row["status"].startswith("UP") and weight else set()
+    holding = sum(max(0, many) for backend, many in held.items() if backend not in usable)
+    return {
+        "servers": servers,
+        "waiting": waiting,
+        "held": max(0, holding - bridged),
+        "running": running,
+        "rate": rate,
+    }
+
+
+def _drained() -> Optional[bool]:
+    """An operator took this box out of the proxy; None: what says so is damaged."""
     try:
-        rows = haproxy.rows(path)
+        return kept.drained() is not None
     except OpError:
         return None
-    servers = {}
-    waiting = running = 0
-    rate = None
-    for row in rows:
-        if row["svname"] == "FRONTEND":
-            rate = int(row["req_rate"] or 0) if row["pxname"] == CLIENTS else rate
-        elif row["pxname"] not in backends:
-            continue
-        elif row["svname"] == "BACKEND":
-            waiting += int(row["qcur"] or 0)
-        elif row["svname"] != "again":  # it leads back to the wait
-            running += int(row["scur"] or 0)
-            weight = int(row["weight"] or 0)
-            servers["%s/%s" % (row["pxname"], row["svname"])] = {"status": row["status"], "weight": weight}
-    return {"servers": servers, "waiting": waiting, "running": running, "rate": rate}
 
 
 def _memory() -> Dict[str, Any]:

@@ -179,5 +179,6 @@ def point(sample: Sample) -> dict[str, Any]:
         "request_rate": total.request_rate,
         "first_token": total.first_token,
         "queue": sample.proxy.waiting,
+        "held": sample.proxy.held,
         "copies": {copy.id: copy.figures.generation_rate for copy in sample.copies},
     }

@@ -57,11 +57,9 @@ ROWS: tuple[Row, ...] = (
         "prefix_queries",
         "vllm:prefix_cache_queries",
         "vllm:gpu_prefix_cache_queries",
-        source=f"{_VLLM_V1}; gpu_ until 0.9, tokens since 0.8",
+        source=f"{_VLLM_V1}; gpu_ until 0.9.1, both in 0.9.2; tokens since 0.8",
     ),
-    _counter(
-        "prefix_hits", "vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", source=f"{_VLLM_V1}; gpu_ until 0.9"
-    ),
+    _counter("prefix_hits", "vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", source=f"{_VLLM_V1}; as above"),
     _counter(
         "draft_tokens",
         "vllm:spec_decode_num_draft_tokens",
@@ -79,7 +77,7 @@ ROWS: tuple[Row, ...] = (
         "cache_usage",
         "vllm:kv_cache_usage_perc",
         "vllm:gpu_cache_usage_perc",
-        source=f"{_VLLM_ALL}; gpu_ until 0.9; a part of 1 whatever the name says",
+        source=f"{_VLLM_ALL}; gpu_ until 0.9.1, both in 0.9.2; a part of 1 whatever the name says",
     ),
     _gauge("cache_tokens", "vllm:cache_config_info", source=f"{_VLLM_ALL}; its labels block_size and num_gpu_blocks"),
     _gauge("prefix_hit_rate", "vllm:gpu_prefix_cache_hit_rate", source="vllm/engine/metrics.py (0.6 to 0.10)"),

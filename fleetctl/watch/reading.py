@@ -52,7 +52,7 @@ def read(text: str) -> Reading:
     for row in rows_of("counter"):
         have = _first(row, found)
         if have and row.figure not in counters:
-            counters[row.figure] = sum(max(0.0, line.value) for line in have)
+            counters[row.figure] = _sum(have)
     gauges: dict[str, list[Line]] = {}
     for row in rows_of("gauge"):
         have = _first(row, found)
@@ -61,8 +61,8 @@ def read(text: str) -> Reading:
     sizes = _sizes(gauges.get("cache_tokens", []))
     return Reading(
         counters=counters,
-        running=_sum(gauges.get("running", [])),
-        waiting=_sum(gauges.get("waiting", [])),
+        running=_sum(gauges["running"]) if "running" in gauges else None,
+        waiting=_sum(gauges["waiting"]) if "waiting" in gauges else None,
         cache_usage=_usage(gauges.get("cache_usage", []), sizes),
         cache_tokens=sum(sizes.values()) or None,
         prefix_hit_rate=_mean(gauges.get("prefix_hit_rate", [])),
@@ -111,19 +111,18 @@ def _each(have: list[Line]) -> dict[str, float]:
 
     Samples that differ in other labels, such as the model's name, are added up.
     """
-    ranks: dict[tuple[str, str], dict[str, float]] = {}
+    ranks: dict[tuple[str, str, str], float] = {}
     for line in have:
-        rank = f"{line.labels.get('tp_rank', '')}/{line.labels.get('pp_rank', '')}"
-        sums = ranks.setdefault((_engine(line), rank), {"": 0.0})
-        sums[""] += line.value
+        rank = (_engine(line), line.labels.get("tp_rank", ""), line.labels.get("pp_rank", ""))
+        ranks[rank] = ranks.get(rank, 0.0) + max(0.0, line.value)
     each: dict[str, float] = {}
-    for (engine, _), sums in ranks.items():
-        each[engine] = max(each.get(engine, 0.0), sums[""])
+    for (engine, _, _), value in ranks.items():
+        each[engine] = max(each.get(engine, 0.0), value)
     return each
 
 
-def _sum(have: list[Line]) -> float | None:
-    return sum(max(0.0, value) for value in _each(have).values()) if have else None
+def _sum(have: list[Line]) -> float:
+    return sum(_each(have).values())
 
 
 def _mean(have: list[Line]) -> float | None:

@@ -90,12 +90,14 @@ class BoxSample:
 
 @dataclass(frozen=True)
 class ProxySample:
-    """The proxies together: requests that wait in the shared queue, and those that run."""
+    """The proxies together: requests that wait in the shared queue, those that are held, and those that run."""
 
     waiting: int | None = None
     running: int | None = None
     request_rate: float | None = None
     """Requests per second, as HAProxy counts its last second."""
+    held: int | None = None
+    """Requests whose model has no engine that takes them."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class ProxyTold(Seen):
 
     servers: dict[str, ServerTold] = {}
     waiting: int = 0
+    held: int = 0
     running: int = 0
     rate: int | None = None
 
@@ -66,5 +67,5 @@ class Told(Seen):
     engines: dict[str, PageTold] = {}
     units: dict[str, UnitTold] = {}
     proxy: ProxyTold | None = None
-    drained: bool = False
+    drained: bool | None = None
     memory: MemoryTold

@@ -183,6 +183,7 @@ def _proxy(release: Release | None, told: Mapping[str, Told]) -> ProxySample:
     rates = [proxy.rate for proxy in known if proxy.rate is not None]
     return ProxySample(
         waiting=sum(proxy.waiting for proxy in known),
+        held=sum(proxy.held for proxy in known),
         running=sum(proxy.running for proxy in known),
         request_rate=float(sum(rates)) if rates else None,
     )

@@ -103,6 +103,14 @@ class Running:
         self.events.append(json.loads(line))
         return self.events[-1]
 
+    def until_event(self, kind: str) -> dict[str, Any]:
+        """Wait for the first event of a type."""
+        while (event := self._next()) is not None:
+            if event["type"] == kind:
+                return event
+        self.process.wait(PATIENCE)
+        raise AssertionError(f"it ended before {kind} came: {self.events} {''.join(self._err)}")
+
     def until(self, step: str, state: str = "begin") -> dict[str, Any]:
         """Wait until a step whose id begins so reaches a state."""
         while (event := self._next()) is not None:

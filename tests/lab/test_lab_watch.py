@@ -13,6 +13,7 @@ from moving import BOXES, COPY, Moving, eventually
 
 from fleetctl.remote.boxes import Boxes
 from fleetctl.spec.load import load_fleet
+from fleetctl.watch.names import wanted
 from fleetctl.watch.sample import Sample
 from fleetctl.watch.watcher import LIMIT, Watcher
 
@@ -121,6 +122,15 @@ def test_a_box_that_is_away_delays_nobody_is_unknown_and_counts_again_when_it_is
     assert watcher.sample().counts.generation_tokens == (before.counts.generation_tokens or 0) + 3
 
 
+def test_the_box_says_which_start_of_the_unit_a_page_is_from(replicas: Moving) -> None:
+    """Pages of several API servers, and of llama.cpp, name no process."""
+    fleet = load_fleet(replicas.file()).fleet
+    with Boxes.open(fleet, ["box2"]) as boxes:
+        told = boxes["box2"].call_with("watch", {"box": "box2", "names": wanted()})
+    run = replicas.sh("box2", f"systemctl show -P InvocationID {COPY}").strip()
+    assert told["engines"]["replicas/standin@box2"]["run"] == run
+
+
 def test_an_engine_that_is_stopped_is_unknown_and_not_zero(replicas: Moving, watcher: Watcher) -> None:
     before = watcher.sample()
     replicas.sh("box2", f"systemctl stop {COPY}")
@@ -132,3 +142,33 @@ def test_an_engine_that_is_stopped_is_unknown_and_not_zero(replicas: Moving, wat
     assert (stopped.copies[1].unit, stopped.copies[1].counts) == ("inactive", before.copies[1].counts)
     assert stopped.boxes["box2"].why is None
     eventually(lambda: unknown(watcher.sample()) == {})
+
+
+def test_the_exporter_tells_prometheus_of_every_copy_and_waits_for_none_that_is_away(replicas: Moving) -> None:
+    running = replicas.start("exporter", "--listen", "127.0.0.1:0")
+    try:
+        url = running.until_event("listening")["url"]
+
+        def value(name: str, label: str = "") -> float | None:
+            found = re.findall(rf"^{name}{{.*{label}.*}} (\S+)$", httpx.get(url, trust_env=False).text, re.MULTILINE)
+            return float(found[0]) if found else None
+
+        ask_for(replicas, "box1", 3)
+        assert value("fleetctl_copy_generation_tokens_total", "standin@box1") == own(replicas, "box1")
+        assert value("fleetctl_generation_tokens_total") == sum(own(replicas, box) for box in BOXES)
+        assert value("fleetctl_copy_up", "standin@box2") == value("fleetctl_copy_in_rotation", "standin@box2") == 1
+        assert value("fleetctl_layout_info", 'layout="replicas"') == value("fleetctl_proxy_up") == 1
+        replicas.lab.vanish("box2")
+        try:
+            began = time.monotonic()
+            assert value("fleetctl_copy_up", "standin@box2") == 0
+            assert time.monotonic() - began < LIMIT + 5
+            assert value("fleetctl_copy_generation_tokens_total", "standin@box2") is None
+            assert value("fleetctl_box_memory_available_bytes", "box2") is None
+            assert value("fleetctl_copy_up", "standin@box1") == 1
+        finally:
+            replicas.lab.reappear("box2")
+        eventually(lambda: value("fleetctl_copy_up", "standin@box2") == 1)
+    finally:
+        running.process.terminate()
+    assert running.finish().rc == 0

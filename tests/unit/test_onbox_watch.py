@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
 import threading
 import time
@@ -116,14 +115,15 @@ def test_what_is_wrong_is_said_in_a_sentence() -> None:
         request.send_error(404)
 
     with serving(refusing) as port:
-        assert read(port)["why"] == f"GET /metrics at 127.0.0.1:{port} is answered with 404"
+        assert read(port)["why"] == f"127.0.0.1:{port}: GET /metrics is answered with 404"
 
     def rude(request: BaseHTTPRequestHandler) -> None:
-        request.wfile.write(b"no HTTP at all\n")
+        request.wfile.write(b"no HTTP \x1b[2J at all" + b"!" * 1000 + b"\n")
 
     with serving(rude) as port:
-        assert "is not understood" in read(port)["why"]
-    assert isinstance(http.client.BadStatusLine("x"), http.client.HTTPException)
+        why = read(port)["why"]
+    assert why.startswith(f"127.0.0.1:{port} does not speak HTTP: no HTTP ?[2J at all!")
+    assert len(why) < 150
 
 
 def test_a_page_read_while_the_unit_was_started_anew_belongs_to_nobody(
@@ -143,6 +143,62 @@ def test_a_page_read_while_the_unit_was_started_anew_belongs_to_nobody(
         assert read(port)["why"] == "no-such.service was started anew while it was read"
     with serving(page(PAGE)) as port:
         assert read(port)["run"] == "second"
+
+
+def stat(*rows: str) -> list[dict[str, str]]:
+    """Rows of ``show stat``: proxy, server, status, weight, scur, qcur."""
+    keys = ("pxname", "svname", "status", "weight", "scur", "qcur")
+    return [{"req_rate": "7", **dict(zip(keys, row.split(), strict=True))} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("what", "rows", "load"),
+    [
+        (
+            "both engines full, two wait",
+            ["m one UP 1 12 0", "m two UP 1 12 0", "m again nocheck 1 0 0", "m BACKEND UP 2 26 2"],
+            (2, 0, 24),
+        ),
+        (
+            "no engine is up: five are held",
+            ["m one DOWN 1 0 0", "m two MAINT 1 0 0", "m again nocheck 1 0 0", "m BACKEND UP 1 5 0"],
+            (0, 5, 0),
+        ),
+        (
+            "the last one is drained: what runs there is not held",
+            ["m one DRAIN 1 3 0", "m again nocheck 1 0 0", "m BACKEND UP 1 5 0"],
+            (0, 2, 3),
+        ),
+        (
+            "two that lost the last engine came round to the wait",
+            ["m one DOWN 1 0 0", "m again nocheck 1 2 0", "m BACKEND UP 1 4 0", "fleetctl_again_m FRONTEND OPEN 0 2 0"],
+            (0, 2, 0),
+        ),
+        (
+            "one of three is answered by the bridge",
+            ["m one DOWN 1 0 0", "m BACKEND UP 1 3 0", "fleetctl_bridge FRONTEND OPEN 0 1 0"],
+            (0, 2, 0),
+        ),
+        ("a request that is being received is not held", ["m one UP 1 0 0", "m BACKEND UP 1 1 0"], (0, 0, 0)),
+        ("an engine that leaves completions unanswered", ["m one UP 0 0 0", "m BACKEND UP 0 2 0"], (0, 2, 0)),
+        ("another backend", ["fleetctl_unknown_model BACKEND UP 0 3 0"], (0, 0, 0)),
+    ],
+)
+def test_what_the_proxy_has_to_do(what: str, rows: list[str], load: tuple[int, int, int]) -> None:
+    told = watch.load(stat("fleetctl_clients FRONTEND OPEN 0 9 0", *rows), ["m"])
+    assert (told["waiting"], told["held"], told["running"], told["rate"]) == (*load, 7), what
+
+
+def test_a_proxy_that_hangs_hides_no_engine(tmp_path: Path) -> None:
+    """It accepts the connection to its socket, and says nothing."""
+    path = str(tmp_path / "admin.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        began = time.monotonic()
+        assert watch._Later(lambda: watch._proxy(path, ["b"])).result(began + 0.2) is None
+        assert time.monotonic() - began < 3
+    assert watch._Later(lambda: watch._proxy(path, ["b"])).result(time.monotonic() + 5) is None
 
 
 def test_pressure_is_unknown_where_the_kernel_does_not_say(tmp_path: Path) -> None:

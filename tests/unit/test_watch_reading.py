@@ -45,6 +45,16 @@ vllm:gpu_prefix_cache_hits_total{engine="0",model_name="m"} 300.0
 vllm:prompt_tokens_total{engine="0",model_name="m"} 900.0
 vllm:generation_tokens_total{engine="0",model_name="m"} 100.0
 """
+# vLLM 0.9.2 has both names, and counts nothing twice.
+VLLM_0_9_2 = """\
+vllm:num_requests_running{engine="0",model_name="m"} 1.0
+vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.125
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.125
+vllm:gpu_prefix_cache_queries_total{engine="0",model_name="m"} 900.0
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 900.0
+vllm:gpu_prefix_cache_hits_total{engine="0",model_name="m"} 300.0
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 300.0
+"""
 # The same, exposed by Ray's client, which adds no _total.
 VLLM_RAY = """\
 vllm:prompt_tokens{engine="0",model_name="m"} 5.0
@@ -121,6 +131,12 @@ llamacpp:requests_deferred 4
             VLLM_0_8,
             {"prompt_tokens": 900, "generation_tokens": 100, "prefix_queries": 900, "prefix_hits": 300},
             {"running": 1, "waiting": 0, "cache_usage": 0.125},
+        ),
+        (
+            "vLLM 0.9.2",
+            VLLM_0_9_2,
+            {"prefix_queries": 900, "prefix_hits": 300},
+            {"running": 1, "cache_usage": 0.125},
         ),
         (
             "vLLM under Ray",
