@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,12 +10,19 @@ from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Jso
 
 if TYPE_CHECKING:
     from fleetctl.doctor.finding import Finding
+    from fleetctl.doctor.scene import Scene
+    from fleetctl.errors import FleetError
+    from fleetctl.remote.boxes import Boxes
 
+_SILENT = 5.0  # seconds between two words of progress of a box
 _COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def doctor(
     boxes: Annotated[list[str] | None, typer.Argument(metavar="[BOX]…", help="Boxes to look at; default: all.")] = None,
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Compare every byte of the models' files too: takes minutes.")
+    ] = False,
     fleet: FleetFile = DEFAULT_FLEET,
     via: Via = None,
     json: Json = False,
@@ -33,7 +40,7 @@ def doctor(
     from fleetctl.cli.session import open_fleet
     from fleetctl.doctor.examine import examine
     from fleetctl.doctor.families import FAMILIES
-    from fleetctl.doctor.finding import Severity
+    from fleetctl.doctor.finding import Severity, by_weight
     from fleetctl.errors import BoxError, SpecError, UnhealthyError
     from fleetctl.run.examining import scene_of
 
@@ -44,6 +51,9 @@ def doctor(
             )
         scene = scene_of(subject)
         found, failed = examine(subject.boxes, scene, FAMILIES)
+        if checksums:
+            more, unread = _checksums(subject.boxes, scene, found, json=json)
+            found, failed = by_weight([*found, *more], scene.fleet.boxes), [*failed, *unread]
     if boxes:
         found = [finding for finding in found if finding.box is None or finding.box in boxes]
     counts = {severity.value: sum(f.severity is severity for f in found) for severity in Severity}
@@ -64,6 +74,30 @@ def doctor(
         raise typer.Exit(BoxError.exit_code)
     if counts["error"] or counts["warning"]:
         raise typer.Exit(UnhealthyError.exit_code)
+
+
+def _checksums(
+    boxes: Boxes, scene: Scene, found: list[Finding], *, json: bool
+) -> tuple[list[Finding], list[FleetError]]:
+    """Findings from checksums of the models, with a word of progress now and then."""
+    import time
+
+    from fleetctl.cli.output import console, emit
+    from fleetctl.doctor.box.checksums import checksums, found_by
+    from fleetctl.spec.units import gib
+
+    told: dict[str, float] = {}
+
+    def hear(box: str, event: dict[str, Any]) -> None:
+        if json:
+            emit("progress", box=box, **event)
+        elif time.monotonic() - told.get(box, 0.0) > _SILENT:
+            told[box] = time.monotonic()
+            words = f"{box}: {gib(event['bytes'])} of {gib(event['total'])} read, {event['path']}"
+            console().print(words, markup=False, highlight=False)
+
+    sums, failed = checksums(boxes, scene, hear)
+    return found_by(scene, sums, found), failed
 
 
 def _show(finding: Finding) -> None:

@@ -39,7 +39,7 @@ def exporter(
     from fleetctl.cli.session import fleet_file, open_fleet
     from fleetctl.render.guard import memory_low
     from fleetctl.run.watching import watcher_of
-    from fleetctl.spec.fleet import Guard
+    from fleetctl.spec.fleet_guard import Guard
     from fleetctl.watch.exporter import listen as listen_at
     from fleetctl.watch.exporter import parse_place
 

@@ -53,8 +53,9 @@ def logs(
     Keys, tokens and passwords are left out, and so are health checks that went well. Times are by this machine's clock.
     Exit status 3 when a box cannot be read.
     """
+    from fleetctl.cli.quietly import ended_quietly
     from fleetctl.cli.session import QUICK, open_fleet
-    from fleetctl.cli.show_logs import ended_quietly, show_logs
+    from fleetctl.cli.show_logs import show_logs
     from fleetctl.errors import BoxError
     from fleetctl.run.sources import log_sources
     from fleetctl.watch.logs.reading import Reading

@@ -16,6 +16,7 @@ from fleetctl.cli import (
     cutover,
     doctor,
     drain,
+    eval,
     exporter,
     guard,
     history,
@@ -77,6 +78,7 @@ app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.command("exporter")(exporter.exporter)
 app.add_typer(capacity.app, name="capacity")
+app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
 app.add_typer(proxy.app, name="proxy")

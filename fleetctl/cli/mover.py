@@ -137,6 +137,7 @@ class Mover:
             if unfinished(seen.observed) is None and (lock is None or not lock.alive):
                 plan = make(seen)
                 if not plan.nothing_to_do():
+                    self._have_secrets(plan)
                     self._show(plan)
                     self._ask(f"{title(plan)}. Do it?")
                     self._agreed = plan
@@ -196,6 +197,7 @@ class Mover:
                 show_plan(plan, console(), diffs=False)
             return None
         if self._agreed is None:
+            self._have_secrets(plan)
             self._show(plan)
             self._ask(f"{title(plan)}. Do it?")
         elif (plan.steps, plan.observed) != (self._agreed.steps, self._agreed.observed):
@@ -217,6 +219,16 @@ class Mover:
             )
         self._report(plan, end)
         return end
+
+    def _have_secrets(self, plan: Plan) -> None:
+        """Raises SpecError, before anything is asked or done, when a secret that the boxes need is not to be had.
+
+        On the way back the boxes have them.
+        """
+        boxes = {step.box for step in plan.steps if step.kind == "stage_release" and plan.operation != "rollback"}
+        for file in (file for box in sorted(boxes) for file in plan.release.files.get(box, ())):
+            if file.secrets:
+                self._fill(file)
 
     def _show(self, plan: Plan) -> None:
         if not self._json:

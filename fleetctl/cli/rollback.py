@@ -24,7 +24,11 @@ from fleetctl.cli.options import (
 def rollback(
     to: Annotated[
         int | None,
-        typer.Option("--to", help="Generation to go back to (fleetctl history has them); default: the one before."),
+        typer.Option(
+            "--to",
+            min=0,
+            help="Generation to go back to (fleetctl history has them); 0: before fleetctl. Default: the one before.",
+        ),
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take back a move that was cut off, whatever it was.")] = False,
     fleet: FleetFile = DEFAULT_FLEET,

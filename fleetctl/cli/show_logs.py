@@ -5,28 +5,15 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
-import typer
-
 from fleetctl.cli.output import console, emit
-from fleetctl.errors import InterruptedMoveError
 from fleetctl.watch.logs.line import Line, Note
 from fleetctl.watch.logs.names import Source
 
 # Of the sixteen colours that every terminal has, those that can be read on a dark and on a light background.
 _COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "red")
-
-
-@contextmanager
-def ended_quietly() -> Iterator[None]:
-    """Ctrl-C is how one leaves a log: it ends with the status of an interrupted command, and without a word."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(InterruptedMoveError.exit_code) from None
 
 
 def show_logs(reading: Iterable[Line | Note | None], sources: list[Source], boxes: list[str], *, as_json: bool) -> None:
@@ -48,7 +35,8 @@ def show_logs(reading: Iterable[Line | Note | None], sources: list[Source], boxe
     sys.stdout.flush()
     if not shown and not as_json:
         units = ", ".join(sorted({source.unit for source in sources}))
-        console(error=True).print(f"nothing like this in the journal of {units}", markup=False)
+        told = f"nothing in the journal of {units} (answered health checks are shown with --all alone)"
+        console(error=True).print(told, markup=False)
 
 
 def _still_read() -> None:

@@ -29,6 +29,7 @@ def top(
     """
     import sys
 
+    from fleetctl.cli.quietly import ended_quietly
     from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.errors import BoxError, SpecError
     from fleetctl.run.watching import watcher_of
@@ -39,6 +40,7 @@ def top(
             "top draws on a terminal, and this is none", hint="--once prints one sample, --json one event a sample"
         )
     with (
+        ended_quietly(),
         open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True, reach=QUICK) as subject,
         watcher_of(subject) as watcher,
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,8 +36,10 @@ def _ask(boxes: Boxes, scene: Scene, families: list[Family[Any]]) -> tuple[Answe
 
     def one(box: BoxConnection, family: Family[Any], args: dict[str, Any]) -> None:
         try:
+            asked = time.time()
             told = box.call_with(str(family.op), args, timeout=LIMIT)
-            answers[family.name][box.name] = family.told.model_validate(told)
+            when = {"asked": asked, "answered": time.time()}
+            answers[family.name][box.name] = family.told.model_validate({**told, **when})
         except ValidationError as error:
             failed.append(BoxError(box.name, f"its answer about {family.name} is not understood: {error.errors()[0]}"))
         except FleetError as error:

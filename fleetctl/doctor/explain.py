@@ -15,7 +15,8 @@ _INTRODUCTION = """\
 
 `fleetctl doctor [BOX]…` looks at every box, at the proxy and at the engines themselves, and says what hurts or will:
 each finding with its code, what was seen, why it matters and the exact fix. It changes nothing.
-`fleetctl explain CODE` prints what stands here.
+`fleetctl explain CODE` prints what stands here. Models' files are compared by their names, sizes, headers and words,
+which takes a moment; `--checksums` compares every byte of them, which takes minutes.
 
 **error**: something is broken or will break. **warning**: it will hurt when something else happens. **note**: worth
 knowing. Exit status: 0 when there are at most notes, 9 when there are errors or warnings, 3 when a box could not be

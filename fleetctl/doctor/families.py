@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleetctl.doctor.box.family import FAMILY as BOX
 from fleetctl.doctor.finding import Kind
+from fleetctl.doctor.memory.family import FAMILY as MEMORY
 from fleetctl.doctor.scene import Family
 
-FAMILIES: tuple[Family[Any], ...] = ()
+FAMILIES: tuple[Family[Any], ...] = (MEMORY, BOX)
 
 
 def kinds() -> dict[str, Kind]:

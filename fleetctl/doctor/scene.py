@@ -36,7 +36,8 @@ class Family(Generic[Told]):
 
     ``op`` is asked of each box with the arguments that ``ask`` gives for it (None: of this box nothing), all families
     at once; ``find`` judges what the boxes told (those that could not tell are missing). ``told`` is the type of an
-    answer. A family without an ``op`` finds everything in the scene.
+    answer; it may have the fields ``asked`` and ``answered``, when that was by the clock of the operator's machine. A
+    family without an ``op`` finds everything in the scene.
     """
 
     name: str

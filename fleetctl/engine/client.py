@@ -25,12 +25,16 @@ class EngineError(FleetError):
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion: its text (reasoning counts as text), why it ended, and seconds to the first token and the last."""
+    """A completion: its text (reasoning counts as text), why it ended, and seconds to the first token and the last.
+
+    ``prompt_tokens`` as the engine counted them; 0: it did not say.
+    """
 
     text: str
     finish_reason: str
     first_token: float
     total: float
+    prompt_tokens: int = 0
 
 
 class EngineClient:
@@ -50,15 +54,23 @@ class EngineClient:
 
     def chat(self, model: str, prompt: str, max_tokens: int) -> Answer:
         """A chat completion in one piece. Raises EngineError unless it has text."""
+        answer, body = self._chat(model, prompt, max_tokens)
+        if not answer.text:
+            raise EngineError("a completion came back without text", answer=json.dumps(body))
+        return answer
+
+    def counted_chat(self, model: str, prompt: str, max_tokens: int) -> Answer:
+        """The same, with or without text."""
+        return self._chat(model, prompt, max_tokens)[0]
+
+    def _chat(self, model: str, prompt: str, max_tokens: int) -> tuple[Answer, dict[str, Any]]:
         began = time.monotonic()
         body = self._json(self._send("POST", "/v1/chat/completions", json=_question(model, prompt, max_tokens)))
         choice = (body.get("choices") or [{}])[0]
-        message = choice.get("message") or {}
-        text = _text(message)
-        if not text:
-            raise EngineError("a completion came back without text", answer=json.dumps(body))
         took = time.monotonic() - began
-        return Answer(text, str(choice.get("finish_reason")), took, took)
+        counted = int((body.get("usage") or {}).get("prompt_tokens") or 0)
+        text = _text(choice.get("message") or {})
+        return Answer(text, str(choice.get("finish_reason")), took, took, counted), body
 
     def stream(self, model: str, prompt: str, max_tokens: int) -> Answer:
         """A streamed chat completion. Raises EngineError unless it has text and ends with ``[DONE]``."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleetctl.errors import BoxError, FleetError
-from fleetctl.facts.proxies import holders, running_proxies, seen_of
+from fleetctl.facts.proxies import holders, running_proxies, seen_of, servers_up_somewhere
 from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, ServerFacts, lead_of, open_move
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
 from fleetctl.plan.firewall import problems as firewall_problems
@@ -270,7 +270,8 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
         if engine.id not in opened and seen.proxy and _drained(engine, observed):
             found.append(f"the proxy sends requests to {engine.id}, although its box is drained: drain it again")
     away = {f"{engine.backend}/{engine.server}" for engine in unseen}
-    closed = [name for name in difference.close if name not in away]
+    up = servers_up_somewhere(seen.proxy, observed)
+    closed = [name for name in difference.close if name not in away and name in up]
     found += [f"the proxy sends requests to {name}, which is not of this layout" for name in closed]
     for name in seen.proxy.boxes if seen.proxy else ():
         proxy = observed[name].proxy

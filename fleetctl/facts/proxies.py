@@ -23,6 +23,15 @@ def servers_up_somewhere(config: ProxyConfig | None, observed: Observed) -> set[
     return set[str]().union(*(_up(proxy) for proxy in running_proxies(config, observed).values()))
 
 
+def servers_not_closed(config: ProxyConfig | None, observed: Observed) -> set[str]:
+    """Engines that some proxy sends requests to, or will once they are well: those that are down count.
+
+    Every engine is checked; a server that is not leads back into the proxy itself.
+    """
+    servers = [pair for proxy in running_proxies(config, observed).values() for pair in proxy.servers.items()]
+    return {name for name, server in servers if not server.closed and server.status != "no check"}
+
+
 def seen_of(name: str, config: ProxyConfig | None, observed: Observed) -> dict[str, ServerFacts]:
     """Box → what its proxy says of one server (``BACKEND/SERVER``), for the proxies that know it."""
     running = running_proxies(config, observed)

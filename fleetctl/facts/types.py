@@ -76,9 +76,10 @@ class Mention(Seen):
 
 
 class ServerFacts(Seen):
-    """A server of the running HAProxy, in its own words."""
+    """A server of the running HAProxy, in its own words. ``admin`` is what it was told to be: ready, drain or maint."""
 
     status: str
+    admin: str = ""
     running: int = 0
     queued: int = 0
     total: int = 0
@@ -93,6 +94,8 @@ class ServerFacts(Seen):
     @property
     def closed(self) -> bool:
         """It takes none, however well its engine is: it is drained or was taken out. One that is down need not be."""
+        if self.admin:
+            return self.admin != "ready"
         return self.status.startswith("DRAIN") or self.status == "MAINT"
 
 
@@ -197,6 +200,17 @@ class MoveFacts(Seen):
         return "fleetctl rollback --undo" if self.operation == "rollback" else "fleetctl rollback"
 
 
+class ScoreFacts(Seen):
+    """What a build scored in a suite: 0 to 100, at an epoch second. ``build`` is its FLEETCTL_ENGINE."""
+
+    suite: str
+    build: str
+    score: float
+    at: float
+    engine: str = ""
+    categories: dict[str, float] = {}
+
+
 class Drained(Seen):
     """A box that an operator took out of the proxy; ``since`` is in epoch seconds."""
 
@@ -232,6 +246,7 @@ class BoxFacts(Seen):
     release: Release | None = None
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
+    scores: dict[str, ScoreFacts] = {}
     lock: Lock | None = None
     moving: str | None = None
     guard_out: dict[str, str] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetctl.engine.client import EngineClient, EngineError
+from fleetctl.gates.canary import pass_canary
 from fleetctl.render.release import Engine
 from fleetctl.spec.fleet import Gates
 
@@ -37,20 +38,27 @@ def completion(engine: Engine, client: EngineClient, gates: Gates) -> dict[str, 
         }
 
 
-def pass_gates(engine: Engine, gates: Gates, socket: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run every gate against an engine reached through a tunnel. Raises EngineError naming the gate that failed."""
-    checks: dict[str, Callable[[EngineClient], dict[str, Any]]] = {
-        "model": lambda client: right_model(engine, client),
-        "completion": lambda client: completion(engine, client, gates),
+def pass_gates(
+    engine: Engine, gates: Gates, socket: Path, say: Callable[[str], None], *, long_context: bool
+) -> dict[str, Any]:
+    """Run every gate against an engine reached through a tunnel. Raises EngineError naming the gate that failed.
+
+    The long prompt is asked with ``long_context`` only.
+    """
+    within = gates.completion.within
+    checks: dict[str, tuple[float, Callable[[EngineClient], dict[str, Any]]]] = {
+        "model": (within, lambda client: right_model(engine, client)),
+        "completion": (within, lambda client: completion(engine, client, gates)),
     }
+    canary = gates.long_context
+    if canary is not None and long_context:
+        checks["long_context"] = (canary.within, lambda client: pass_canary(engine, canary, client))
     results: dict[str, Any] = {}
-    with EngineClient(engine.url, socket=socket, timeout=gates.completion.within) as client:
-        for name, check in checks.items():
-            say(f"gate {name}")
-            try:
+    for name, (limit, check) in checks.items():
+        say(f"gate {name}")
+        try:
+            with EngineClient(engine.url, socket=socket, timeout=limit) as client:
                 results[name] = check(client)
-            except EngineError as error:
-                raise EngineError(
-                    f"{engine.id} failed the gate {name}: {error.message}", answer=error.answer
-                ) from error
+        except EngineError as error:
+            raise EngineError(f"{engine.id} failed the gate {name}: {error.message}", answer=error.answer) from error
     return results

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, others, state, waits
+from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, others, scores, state, waits
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, op
@@ -134,6 +134,7 @@ def facts(
         "drained": kept.drained(),
         "superseded": known,
         "moves": journal.moves(),
+        "scores": scores.scores(),
         "lock": lock.lock_state(),
         "firewall": firewall.look(call) if guarded else None,
         "nft": firewall.nft(),

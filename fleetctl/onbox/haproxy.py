@@ -50,6 +50,8 @@ def rows(path: str) -> List[Dict[str, str]]:
 def servers(path: str) -> Dict[str, Dict[str, Any]]:
     """``BACKEND/SERVER`` → status as ``show stat`` words it, and requests running and queued on it.
 
+    ``admin`` says what it was told to be (ready, drain or maint), which the status of a server that is down hides.
+
     ``BACKEND/BACKEND`` has the requests that wait in the backend's shared queue. The bridge is not among them: no move
     opens or closes it.
     """
@@ -59,11 +61,14 @@ def servers(path: str) -> Dict[str, Dict[str, Any]]:
 def everything(path: str) -> Dict[str, Dict[str, Any]]:
     """The same for all that HAProxy has."""
     found = {}
+    admin = admin_states(path)
     for row in rows(path):
         if row["svname"] == "FRONTEND":
             continue
-        found["%s/%s" % (row["pxname"], row["svname"])] = {
+        name = "%s/%s" % (row["pxname"], row["svname"])
+        found[name] = {
             "status": row["status"],
+            "admin": admin.get(name, ""),
             "running": int(row["scur"] or 0),
             "queued": int(row["qcur"] or 0),
             "total": int(row["stot"] or 0),
@@ -102,14 +107,30 @@ def set_server(path: str, name: str, state: str) -> None:
         raise OpError("HAProxy refused to set %s to %s: %s" % (name, state, answer))
 
 
-def addresses(path: str, names: List[str]) -> Set[Tuple[str, int]]:
-    """IP address and port of the servers named, as the running proxy has them."""
-    lines = ask(path, "show servers state").splitlines()
+def state_rows(text: str) -> List[Dict[str, str]]:
+    """The answer to ``show servers state`` as mappings, in the order of its columns."""
+    lines = text.splitlines()
     heads = [line for line in lines if line.startswith("# ")]
     keys = heads[0][2:].split() if heads else []
     words = [line.split() for line in lines if line and not line.startswith("#")]
     rows = [dict(zip(keys, row)) for row in words]  # noqa: B905 - strict= came with Python 3.10
-    found = [row for row in rows if "srv_port" in row and "%s/%s" % (row["be_name"], row["srv_name"]) in names]
+    return [row for row in rows if "srv_admin_state" in row]
+
+
+def admin_states(path: str) -> Dict[str, str]:
+    """``BACKEND/SERVER`` → what it was told to be: ready, drain or maint."""
+    found = {}
+    for row in state_rows(ask(path, "show servers state")):
+        admin = int(row["srv_admin_state"])
+        word = "maint" if admin & FORCED_MAINT else "drain" if admin & FORCED_DRAIN else "ready"
+        found["%s/%s" % (row["be_name"], row["srv_name"])] = word
+    return found
+
+
+def addresses(path: str, names: List[str]) -> Set[Tuple[str, int]]:
+    """IP address and port of the servers named, as the running proxy has them."""
+    rows = state_rows(ask(path, "show servers state"))
+    found = [row for row in rows if "%s/%s" % (row["be_name"], row["srv_name"]) in names]
     return {(row["srv_addr"], int(row["srv_port"])) for row in found}
 
 
@@ -118,14 +139,9 @@ def deviating(text: str) -> str:
 
     These were drained, put to rest or opened since. Weights are left out: those belong to prove.lua, which asks anew.
     """
-    lines = text.splitlines()
-    heads = [line for line in lines if line.startswith("# ")]
-    keys = heads[0][2:].split() if heads else []
+    heads = [line for line in text.splitlines() if line.startswith("# ")]
     kept = []
-    for line in lines:
-        row = dict(zip(keys, line.split()))  # noqa: B905 - strict= came with Python 3.10
-        if line.startswith("#") or "srv_admin_state" not in row:
-            continue
+    for row in state_rows(text):
         admin = int(row["srv_admin_state"])
         if bool(admin & FORCED_MAINT) != bool(admin & CONFIGURED_MAINT) or admin & FORCED_DRAIN:
             row["srv_uweight"] = row["srv_iweight"]
@@ -206,8 +222,12 @@ def proxy_look(call: Call, path: str) -> Optional[Dict[str, Any]]:
 
 @op("proxy_open")
 def proxy_open(call: Call, path: str, name: str, address: str, port: int, maxconn: int) -> Dict[str, Any]:
-    """Give a server its address and limit, let it take requests, and see that it does."""
+    """Give a server its address and limit, let it take requests, and see that it does.
+
+    Checks that somebody switched off by hand are on again: nothing would take it out once it is dead.
+    """
     proxy_point(call, path, name, address, port, maxconn)
+    ask(path, "enable health %s" % name)
     # A guard that is gone cannot take back its last word; where there are no agent checks HAProxy only says so.
     ask(path, "set server %s agent up" % name)
     return proxy_set(call, path, {name: "ready"})

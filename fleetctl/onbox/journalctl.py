@@ -1,4 +1,4 @@
-"""Reading the journal of a unit line by line, however long it is."""
+"""Reading the journal line by line, however long it is."""
 
 import os
 import selectors
@@ -20,8 +20,15 @@ def read_back(
 
     It ends early after so many lines, or ``limit`` seconds. Returns ``complete``, and ``why`` not (None: it is).
     """
-    argv = ["nice", "journalctl", "--unit", unit, "--since", "@%d" % since, "--reverse", "-o", "short-unix"]
-    argv += ["--no-pager", "--quiet"]
+    return read_matching(call, ["--unit", unit], since, take, lines, limit)
+
+
+def read_matching(
+    call: Call, matches: List[str], since: float, take: Callable[[bytes], None], lines: int, limit: float
+) -> Dict[str, Any]:
+    """As `read_back`, of what journalctl finds by its own ``matches``, such as ``_TRANSPORT=kernel``."""
+    argv = ["nice", "journalctl", "--since", "@%d" % since, "--reverse", "-o", "short-unix"]
+    argv += ["--no-pager", "--quiet", *matches]
     try:
         process = subprocess.Popen(
             argv,

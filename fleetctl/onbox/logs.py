@@ -17,7 +17,7 @@ LONGEST_TEXT = 16384  # characters of a message; the rest of a longer one is cut
 BATCH = 256  # lines of one event
 BATCH_TEXT = 1 << 17  # characters of one event, after which it is sent
 WINDOW = 8  # events that the client may have to take still: journalctl waits then, and nothing piles up
-FAR = 100_000  # records, after which no more of the newest lines are looked for, unless a pattern is
+FAR = 50_000  # records, after which no more of the newest lines are looked for, unless a pattern is
 QUIET = 0.02  # seconds without a record after which what there is is sent
 
 _taken: Dict[str, int] = {}  # stream → events that the client has taken

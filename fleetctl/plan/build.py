@@ -12,10 +12,11 @@ from fleetctl.facts.types import Observed
 from fleetctl.plan.ahead import why_not_read_ahead
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.draft import Draft, Move
-from fleetctl.plan.expand import STEPS, place
+from fleetctl.plan.expand import CHANGES, STEPS, place
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
+from fleetctl.plan.tool_scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
 from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
@@ -55,13 +56,16 @@ def build_plan(
     """
     refuse_if_unnamed(source, target, observed)
     if difference is None:
-        difference = compare(source, target, observed, generation, anew)
+        difference = compare(source, target, observed, generation, anew, back=operation == "rollback")
     others = rest_of_boxes(target, observed, difference) if difference.boxes else Rest()
     # The way back, and an engine that starts again as it was, are not closed by what has grown meanwhile.
     grown = others.refusals if operation in ("cutover", "apply") else []
     if not difference.nothing():
         _refuse([*refusals(source, target, observed, difference), *grown])
-    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside)
+    back = operation == "rollback"
+    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back)
+    if not difference.nothing():
+        _refuse(_left_undone(playbook, move_))
     steps = () if difference.nothing() else _steps(playbook, move_)
     return Plan(
         move=move,
@@ -87,6 +91,7 @@ def build_plan(
         warnings=(
             *warnings(source, target, observed, difference),
             *_doubts(sizings),
+            *unknown_scores(move_),
             *(reason for reason in others.refusals if reason not in grown),
             *others.warnings,
             *notes,
@@ -115,6 +120,17 @@ def refuse_if_unnamed(source: Release, target: Release, observed: Observed) -> N
 def _refuse(reasons: list[str]) -> None:
     if reasons:
         raise RefusedError("the move is refused; nothing was changed:\n" + "\n".join(f"- {r}" for r in reasons))
+
+
+def _left_undone(playbook: Playbook, move: Move) -> list[str]:
+    """What the move has to change and the playbook has no step for: a copy of an earlier version's, for example."""
+    used = {use.step for stage in playbook.stages for use in stage.steps}
+    drafts = {name: list(STEPS[name](move)) for name in CHANGES if name not in used}
+    return [
+        f"the playbook {playbook.name} has no step {name}, and this has to be done: {found[0].summary}"
+        for name, found in drafts.items()
+        if found
+    ]
 
 
 def _steps(playbook: Playbook, move: Move) -> tuple[PlannedStep, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from fleetctl.facts.proxies import servers_up_somewhere
+from fleetctl.facts.proxies import servers_not_closed
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
 from fleetctl.plan.firewall import Work, guards, work_on
 from fleetctl.plan.merged import merged_proxy, names_during
@@ -94,20 +94,26 @@ def compare(
     observed: Observed,
     generation: int | None,
     anew: Collection[str] = (),
+    *,
+    back: bool = False,
 ) -> Difference:
     """What has to change so that the fleet, seen as ``observed``, is in ``target`` (kept as ``generation``).
 
-    Engines whose id is in ``anew`` start again even when they run as they should.
+    Engines whose id is in ``anew`` start again even when they run as they should. ``back``: the way back, on which
+    units that the target does not supersede get their state back. On any other they stay as they are.
     """
     restart = _engines_to_start(target, observed, anew)
-    boxes = {name: _compare_box(facts, name, source, target, restart, generation) for name, facts in observed.items()}
+    boxes = {
+        name: _compare_box(facts, name, source, target, restart, generation, back) for name, facts in observed.items()
+    }
     wanted = {f"{engine.backend}/{engine.server}": engine for engine in target.engines}
     starting = {engine.id for engine in restart}
-    # Proxies that go away count too: until they do, requests come through them.
-    up = servers_up_somewhere(target.proxy, observed) | servers_up_somewhere(source.proxy, observed)
+    # Proxies that go away count too: until they do, requests come through them. So do servers that are down or have no
+    # weight: requests may still run there, and a check that passes brings them back in the middle of the move.
+    open_now = servers_not_closed(target.proxy, observed) | servers_not_closed(source.proxy, observed)
     closed = [
         name
-        for name in sorted({name for seen in up for name in names_during(seen, source.proxy, target.proxy)})
+        for name in sorted({name for seen in open_now for name in names_during(seen, source.proxy, target.proxy)})
         if (name not in wanted or wanted[name].id in starting) and not name.endswith("/BACKEND")
     ]
     opened = [
@@ -167,6 +173,7 @@ def _compare_box(
     target: Release,
     restart: list[Engine],
     generation: int | None,
+    back: bool,
 ) -> BoxDifference:
     starting = {engine.id for engine in restart}
     wanted = {rank.unit: (engine, rank) for engine, rank in target.ranks_on(box)}
@@ -200,7 +207,7 @@ def _compare_box(
             for unit in superseded
             if (state := facts.units.get(unit)) and state.load != "not-found" and (not state.down or state.at_boot)
         ],
-        give_back=[unit for unit in facts.superseded if unit not in superseded],
+        give_back=[unit for unit in facts.superseded if back and unit not in superseded],
         at_boot=sorted(at_boot),
         enable=sorted(u for u in at_boot if not (facts.units.get(u) and facts.units[u].at_boot)),
         disable=sorted(u for u, s in facts.units.items() if u in facts.ours and u not in at_boot and s.at_boot),

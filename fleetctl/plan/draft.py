@@ -29,6 +29,8 @@ class Move:
     """The engine whose turn it is, where one follows another."""
     beside: bool = False
     """New engines run before the old ones stop."""
+    back: bool = False
+    """To an earlier generation."""
 
     @property
     def patience(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from fleetctl.facts.types import Observed
 from fleetctl.plan.difference import engine_name
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
+from fleetctl.plan.tool_scores import demand
 from fleetctl.render.release import Engine
 from fleetctl.spec.units import gib, parse_duration, seconds
 
@@ -114,6 +115,17 @@ def await_ready(move: Move) -> Iterable[Draft]:
 
 
 def gate(move: Move) -> Iterable[Draft]:
-    """Gates, asked of each engine directly."""
+    """Gates, asked of each engine directly. The long ones are not on the way back, which nothing holds up."""
     for engine in move.difference.prove:
-        yield of_engine(engine, f"{engine.id} answers: model, context, completion, stream")
+        asked, params = ["model", "context", "completion", "stream"], dict[str, Any]()
+        canary, tools = move.target.gates.long_context, demand(move, engine)
+        if canary is not None and not move.back:
+            asked.append("a long prompt")
+            params["long_context"] = True
+        if tools is not None and tools.known is not None:
+            asked.append(f"tool use ({tools.known.score:.0f} is known)")
+        elif tools is not None:
+            current = f", now {tools.current.score:.0f}" if tools.current is not None else ""
+            asked.append(f"tool use (at least {tools.floor:.0f} of 100{current})")
+            params["tools"] = tools.floor
+        yield of_engine(engine, f"{engine.id} answers: {', '.join(asked)}", **params)

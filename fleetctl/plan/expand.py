@@ -180,6 +180,13 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
 }
 """Every step that a playbook can use."""
 
+CHANGES = (
+    "stage_release", "apply_firewall", "load_proxy", "supersede", "stop_guard", "stop_engine", "install_files",
+    "start_engine", "restore_superseded", "open", "start_guard", "enable_units", "remove_files", "remove_firewall",
+    "settle_address", "settle_proxy", "make_current", "mark_drained", "forget_drained",
+)  # fmt: skip
+"""Steps that make a difference go away. The others wait, look and prove: a playbook may leave those out."""
+
 
 def _through(target: str, via: str) -> str:
     return target if not via else f"proxy@{via}" if target == "proxy" else f"{target}/proxy@{via}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fleetctl.facts.types import Observed, Others
@@ -29,6 +30,36 @@ class Rest:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What others take of a box at their worst, in bytes.
+
+    ``together`` is the most at one time, ``stays`` the sum of the worst of each. Units that are ``gone`` are not in it.
+    """
+
+    services: Mapping[str, int]
+    stays: int
+    together: int
+    gone: frozenset[str]
+
+    def __str__(self) -> str:
+        largest = sorted(self.services.items(), key=lambda item: -item[1])[:NAMED]
+        parts = [f"{name.removesuffix('.service')} {gib(size)}" for name, size in largest]
+        more = ", …" if len(self.services) > NAMED else ""
+        return f"{', '.join(parts)}{more}: {gib(self.together)} together" if parts else "nothing"
+
+
+@dataclass(frozen=True)
+class Short:
+    """Too little is left for others: ``what`` is wrong, and what to ``write``."""
+
+    what: str
+    write: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.write}"
+
+
 def rest_of_boxes(target: Release, observed: Observed, difference: Difference) -> Rest:
     """Boxes of the target's engines. Only boxes where an engine starts can be refused or warned of.
 
@@ -40,22 +71,19 @@ def rest_of_boxes(target: Release, observed: Observed, difference: Difference) -
         box, others = budget.box, observed[budget.box].others
         if others is None:
             continue
-        gone = {*target.superseded.get(box, ()), *observed[box].superseded}
-        services = {name: size for name, size in others.services.items() if name not in gone}
-        stays = sum(services.values()) + others.total - sum(others.services.values())
-        together = others.together if len(services) == len(others.services) else min(others.together, stays)
-        found.lines[box] = f"other services at their worst: {_sum(services, together)} ({_how(others)})"
+        taken = taken_on(target, box, observed[box].superseded, others)
+        found.lines[box] = f"other services at their worst: {taken} ({_how(others)})"
         if not difference.boxes[box].start:
             continue
-        left = _left(target, budget)
-        short = _short(box, services, together, left, budget.memory)
-        if short is not None and together > left and others.measured:
-            found.refusals.append(short)
+        left = left_for_others(target, budget)
+        short = too_little(taken, left, budget.memory)
+        if short is not None and taken.together > left and others.measured:
+            found.refusals.append(f"{box}: {short}")
         elif short is not None:
-            found.warnings.append(short)
-        elif stays > left:
+            found.warnings.append(f"{box}: {short}")
+        elif taken.stays > left:
             found.warnings.append(
-                f"{box}: each at its worst at the same time, other services would take {gib(stays)}, and "
+                f"{box}: each at its worst at the same time, other services would take {gib(taken.stays)}, and "
                 f"{gib(left)} are left for them; it was not seen yet"
             )
         if 0 < others.measured < LONG_ENOUGH:
@@ -63,7 +91,7 @@ def rest_of_boxes(target: Release, observed: Observed, difference: Difference) -
                 f"{box}: what other services take was {_how(others)}; their worst may be still to come"
             )
         for name, size in others.foreign.items():
-            if name not in gone:
+            if name not in taken.gone:
                 found.warnings.append(
                     f"{box}: {name} looks like an engine that is not fleetctl's and took {gib(size)}, which is not in "
                     "the sum: list it under superseded: if it goes, raise reserve: if it stays"
@@ -71,37 +99,38 @@ def rest_of_boxes(target: Release, observed: Observed, difference: Difference) -
     return found
 
 
-def _left(target: Release, budget: Budget) -> int:
+def taken_on(target: Release, box: str, superseded: Iterable[str], others: Others) -> Taken:
+    """What others take of a box at their worst, but for units that a release supersedes, or that were before."""
+    gone = frozenset({*target.superseded.get(box, ()), *superseded})
+    services = {name: size for name, size in others.services.items() if name not in gone}
+    stays = sum(services.values()) + others.total - sum(others.services.values())
+    together = others.together if len(services) == len(others.services) else min(others.together, stays)
+    return Taken(services, stays, together, gone)
+
+
+def left_for_others(target: Release, budget: Budget) -> int:
     """Bytes that engines leave: never less than the reserve, more where they do not take all that they could."""
     return budget.memory - int(sum(rank.share for _, rank in target.ranks_on(budget.box)) * budget.memory)
 
 
-def _short(box: str, services: dict[str, int], together: int, left: int, memory: int) -> str | None:
+def too_little(taken: Taken, left: int, memory: int) -> Short | None:
     """What is wrong with what is left; None: it is enough, with the margin for peaks."""
     margin = memory // PEAKS
-    if together + margin <= left:
+    if taken.together + margin <= left:
         return None
-    hurt = max(services, key=lambda name: services[name], default="the rest of the box")
-    if together > left:
-        what = f"{gib(together - left)} less than other services took at their worst ({_sum(services, together)})"
+    hurt = max(taken.services, key=lambda name: taken.services[name], default="the rest of the box")
+    if taken.together > left:
+        what = f"{gib(taken.together - left)} less than other services took at their worst ({taken})"
     else:
         what = (
-            f"enough for what other services took at their worst ({_sum(services, together)}), but not for "
+            f"enough for what other services took at their worst ({taken}), but not for "
             f"{gib(margin)} of peaks while engines start besides"
         )
-    unit = 2**30 if memory > 16 * SMALL else 2**20
-    wanted = -(-(together + margin) // unit)
-    return (
-        f"{box}: engines leave {gib(left)}, {what}: {hurt} would be hurt first; write reserve: "
-        f"{wanted}{'GiB' if unit == 2**30 else 'MiB'}, and less gpu_memory_utilization: where it is given"
-    )
-
-
-def _sum(services: dict[str, int], together: int) -> str:
-    largest = sorted(services.items(), key=lambda item: -item[1])[:NAMED]
-    parts = [f"{name.removesuffix('.service')} {gib(size)}" for name, size in largest]
-    return (
-        f"{', '.join(parts)}{', …' if len(services) > NAMED else ''}: {gib(together)} together" if parts else "nothing"
+    unit, name = (2**30, "GiB") if memory > 16 * SMALL else (2**20, "MiB")
+    wanted = -(-(taken.together + margin) // unit)
+    return Short(
+        f"engines leave {gib(left)}, {what}: {hurt} would be hurt first",
+        f"write reserve: {wanted}{name}, and less gpu_memory_utilization: where it is given",
     )
 
 

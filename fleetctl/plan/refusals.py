@@ -153,6 +153,8 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
             found += [f"{box}: {text}" for text in others_on_guard(facts)]
         if facts.drained is not None and difference.boxes[box].forget_drained:
             found.append(f"{box} is {facts.drained}; the move sends requests to its engines again")
+        for unit in set(facts.superseded) - {*target.superseded.get(box, ()), *difference.boxes[box].give_back}:
+            found.append(f"{box}: {unit} is not listed under superseded: any more; it stays as it is until a rollback")
         for path in facts.drift:
             found.append(f"{box}: {path} was edited or removed since it was put there; the move replaces it")
         for unit, state in facts.units.items():

@@ -9,7 +9,8 @@ from importlib import resources
 from fleetctl.render.names import GUARD_FOLDER, GUARD_UNIT, UNIT_FOLDER
 from fleetctl.render.release import File
 from fleetctl.render.template import fill
-from fleetctl.spec.fleet import Fleet, Guard
+from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.fleet_guard import Guard
 
 SETTINGS = f"{GUARD_FOLDER}/settings.json"
 SLICE = "system.slice"

@@ -182,8 +182,8 @@ def _same(one: Release, other: Release) -> bool:
 def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = None) -> Plan:
     """The plan that brings the fleet back to an earlier generation, by default the one before.
 
-    Before the first generation lies what the boxes ran without fleetctl. Raises RefusedError when there is nothing
-    to go back to.
+    Before the first generation, as number 0, lies what the boxes ran without fleetctl; one rollback after another does
+    not get there without being told. Raises RefusedError when there is nothing to go back to.
     """
     observed = seen.observed
     lead = lead_of(observed, subject.fleet.proxy.lead)
@@ -201,7 +201,12 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
             f"{lead}: what it keeps of generation {current}, which is current, is not complete",
             hint="`fleetctl cutover --to LAYOUT` puts a layout in place",
         )
-    number = to if to is not None else meta.get("previous")
+    number = (to or None) if to is not None else meta.get("previous")
+    if number is None and to is None and _was_rolled_back(observed):
+        raise RefusedError(
+            f"the last change was a rollback, and before generation {current} lies what the boxes ran without fleetctl",
+            hint="`fleetctl rollback --to 0` goes back there; `fleetctl history` shows what was changed",
+        )
     if number == current:
         raise RefusedError(f"generation {current} is the current one")
     previous = None
@@ -217,7 +222,7 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     again = look(subject, (target,))
     observed = again.observed if number is None else _with_kept_secrets(subject, target, again.observed, number)
     refuse_if_unnamed(source, target, observed)
-    difference = compare(source, target, observed, number)
+    difference = compare(source, target, observed, number, back=True)
     playbook, why = _book_of_move(books, "rollback", source, target, observed, difference)
     return build_plan(
         source=source,
@@ -234,6 +239,12 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
         why_held=why,
         beside=why is None,
     )
+
+
+def _was_rolled_back(observed: Observed) -> bool:
+    """The last move that came to its end was a rollback."""
+    ended = [move for facts in observed.values() for move in facts.moves if (move.end or {}).get("result") == "done"]
+    return bool(ended) and max(ended, key=lambda move: (move.written, move.move)).operation == "rollback"
 
 
 def refuse_changed(subject: Subject, plan: Plan) -> None:

@@ -10,7 +10,7 @@ from fleetctl.errors import BoxError, RefusedError
 from fleetctl.proxy.tune.figures import BoxTold, Checks, EngineFigures, Log, Measured, ProxyTold
 from fleetctl.remote.connection import BoxConnection
 from fleetctl.run.planning import Subject
-from fleetctl.spec.fleet import Proxy
+from fleetctl.spec.fleet_proxy import Proxy
 
 TIME_FOR_LOG = 120.0  # seconds that reading the proxy's log may take; what was read until then counts
 

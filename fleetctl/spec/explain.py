@@ -14,7 +14,8 @@ import annotated_types
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
-from fleetctl.spec.fleet import Fleet, Rule
+from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.part import Rule
 from fleetctl.spec.problems import (
     Path,
     Problem,

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fleetctl.spec.fleet_guard import Guard
+from fleetctl.spec.fleet_proxy import Proxy
+from fleetctl.spec.part import Count, Name, Part, Port, Rule, Share
 from fleetctl.spec.secret import SecretRef
 from fleetctl.spec.units import Duration, Size
-
-
-class Rule(str):
-    """What a value must look like, in words; stands beside the pattern that checks it."""
-
-
-Name = Annotated[
-    str,
-    Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$"),
-    Rule("a name is lower-case letters, digits and dashes, begins with a letter or digit, at most 31 long"),
-]
-Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Tries = Annotated[int, Field(ge=1, le=10, strict=True)]
-Retries = Annotated[int, Field(ge=0, le=10, strict=True)]
-Share = Annotated[float, Field(gt=0, le=1, strict=True)]
-
-
-class Part(BaseModel):
-    """Base of every part of fleet.yaml: unknown keys are errors, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    SHORTEST: ClassVar[tuple[str, ...]] = ()
-    """Keys of the shortest form of a part that must have one of several keys."""
 
 
 class Ssh(Part):
@@ -211,149 +188,6 @@ class Placement(Part):
         return self.copies if self.copies is not None else (self.split or {})
 
 
-class Tls(Part):
-    """HTTPS at the proxy, with the operator's own certificate. Clients speak HTTP/2 or HTTP/1.1 over TLS 1.2 or 1.3."""
-
-    certificate: str = Field(
-        description="path, on every box of the proxy, of a PEM file with certificate, chain and private key; "
-        "after a renewal: systemctl reload fleetctl-proxy"
-    )
-
-
-class Bridge(Part):
-    """Another OpenAI-compatible endpoint, asked only while no engine of the fleet is up.
-
-    Prompts then leave the fleet. Answers of it have the header ``fleetctl-bridge``.
-    """
-
-    url: str = Field(description="base URL as clients of it have it, such as https://api.example.com/v1")
-    model: str | dict[Name, str] = Field(
-        description="name of the model there; or a mapping of the fleet's models to such names, others are held"
-    )
-    api_key: SecretRef | None = Field(default=None, description="key that the endpoint asks for")
-    after: Duration = Field(
-        default=2.0, description="how long a request waits for an engine first; longer than a failed check lasts"
-    )
-    concurrency: Count = Field(default=12, description="requests it is given at once; the others are held")
-    ca: str | None = Field(
-        default=None,
-        description="path on the proxy's box of the CA certificates that its certificate is checked against; "
-        "default: those of the system (/etc/ssl/certs, package ca-certificates)",
-    )
-
-
-class Floating(Part):
-    """An address that is on one of the proxy's boxes at a time, and moves to another when that one cannot serve."""
-
-    address: str = Field(description="the address, one that no machine has; clients use it")
-    router_id: Annotated[int, Field(ge=1, le=255, strict=True)] = Field(
-        default=51, description="VRRP router id (virtual_router_id), used by nothing else between these boxes"
-    )
-
-
-def wrong_kind(one: bool, several: Sequence[Any] | None, *, floating: bool) -> str | None:
-    """What is wrong with the boxes of a proxy: ``one`` (box:), ``several`` (boxes:), ``floating``; None if nothing."""
-    if one == (several is not None):
-        return "a proxy has either box: or boxes:"
-    if several is not None and len(several) == 1:
-        return "boxes: names two boxes or more; a single one is written box: NAME"
-    if several is not None and not floating:
-        return "several boxes need one address for clients; write floating: {address: …}, one that no machine has"
-    if several is None and floating:
-        return "a floating address is for a proxy on several boxes; write boxes: [a, b] in place of box:"
-    return None
-
-
-class Proxy(Part):
-    """The one address that clients use."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={
-            "oneOf": [
-                {
-                    "required": ["box"],
-                    "properties": {"box": {"type": "string"}, "floating": {"type": "null"}},
-                },
-                {
-                    "required": ["boxes", "floating"],
-                    "properties": {"boxes": {"type": "array", "minItems": 2}, "floating": {"type": "object"}},
-                },
-            ]
-        },
-    )
-
-    SHORTEST: ClassVar[tuple[str, ...]] = ("box",)
-
-    box: Name | None = Field(default=None, description="box that runs the proxy")
-    boxes: Annotated[tuple[Name, ...], Field(min_length=1)] | None = Field(
-        default=None, description="instead of box: boxes that each run the proxy, with one floating address"
-    )
-    floating: Floating | None = Field(default=None, description="the address of a proxy that runs on several boxes")
-    address: str | None = Field(
-        default=None, description="address to listen on; default: the box's address, or the floating one"
-    )
-    port: Port = Field(default=8080, description="port to listen on")
-    hold: Duration = Field(default=1200.0, description="how long a request waits while no engine is up, before a 503")
-    keepalive: Duration = Field(
-        default=10.0, description="time between two comment lines for streaming requests that wait for an engine"
-    )
-    drain: Duration = Field(
-        default=120.0, description="how long running requests may take to finish before an engine stops"
-    )
-    stream_limit: Duration = Field(
-        default=3600.0, description="longest silence of an engine before its request is given up"
-    )
-    silence_limit: Duration = Field(
-        default=300.0,
-        description="how long an engine with requests may show no sign of work before they are given to another one; "
-        "longer than its longest step, and than its longest prompt where it does not read prompts in chunks",
-    )
-    check_interval: Duration = Field(default=0.5, description="time between two health checks of an engine")
-    balance: Literal["leastconn", "prefix"] = Field(
-        default="leastconn",
-        description="leastconn: to the engine with the fewest requests; prefix: a conversation stays on the copy whose "
-        "cache has it, if that one has room",
-    )
-    fall: Tries = Field(default=2, description="health checks that fail in a row before an engine is out")
-    rise: Tries = Field(default=1, description="health checks that succeed in a row before it is back")
-    retries: Retries = Field(
-        default=3, description="how often a request that lost its engine, or reached none, is tried again"
-    )
-    timeout_connect: Duration = Field(
-        default=0.5,
-        description="how long an engine may take to accept a connection; also how long HAProxy waits (1s at most) "
-        "before it tries again when one was refused",
-    )
-    timeout_queue: Duration | None = Field(
-        default=None, description="how long a request waits while all engines are full, before a 503; default: hold"
-    )
-    timeout_http_keep_alive: Duration = Field(
-        default=60.0, description="how long a client's connection may be idle between two requests"
-    )
-    tls: Tls | None = Field(default=None, description="HTTPS for clients; default: plain HTTP")
-    api_keys: dict[Name, SecretRef] = Field(default={}, description="named keys that clients may use; none: no check")
-    bridge: Bridge | None = Field(default=None, description="where requests go while no engine is up; default: nowhere")
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Proxy:
-        wrong = wrong_kind(self.box is not None, self.boxes, floating=self.floating is not None)
-        if wrong:
-            raise ValueError(wrong)
-        return self
-
-    @property
-    def on(self) -> tuple[str, ...]:
-        """The boxes that run the proxy, in the order of the file."""
-        return self.boxes if self.boxes is not None else (self.box or "",)
-
-    @property
-    def lead(self) -> str:
-        """The first of them: it keeps the fleet's lock and journals."""
-        return self.on[0]
-
-
 UnitName = Annotated[
     str,
     Field(pattern=r"^[A-Za-z0-9:_.\\@-]+\.(service|timer|path|socket|target)$"),
@@ -383,10 +217,44 @@ class CompletionGate(Part):
     within: Duration = Field(default=120.0, description="longest time for the whole answer")
 
 
+class ToolsGate(Part):
+    """The tool-use test of `fleetctl eval tools`, asked of the engine directly: 60 scenarios, a score of 0 to 100."""
+
+    at_least: Annotated[float, Field(ge=0, le=100)] = Field(default=0.0, description="lowest score that passes")
+    no_worse_than: Literal["current"] | None = Field(
+        default=None,
+        description="`current`: the score must not be lower than that of the build of this model that serves now, as "
+        "this gate or `fleetctl eval tools` noted it",
+    )
+    tolerance: Annotated[float, Field(ge=0, le=100)] = Field(
+        default=3.0, description="points that it may be lower nevertheless"
+    )
+    concurrency: Count | None = Field(
+        default=None, description="scenarios asked at a time; default: the model's concurrency on that box"
+    )
+    max_tokens: Count = Field(default=2048, description="longest answer to one scenario, thinking aloud included")
+    within: Duration = Field(default=900.0, description="longest time for the whole test")
+
+
+class LongContextGate(Part):
+    """One long prompt, asked of the engine directly, with a phrase in its middle that has to be found."""
+
+    tokens: Count | None = Field(
+        default=None, description="length of the prompt; default: three quarters of the model's context"
+    )
+    find: bool = Field(default=True, description="the phrase has to be in the answer; without, any text will do")
+    max_tokens: Count = Field(default=512, description="longest answer, thinking aloud included")
+    within: Duration = Field(default=900.0, description="longest time for the answer")
+
+
 class Gates(Part):
     """What an engine must pass before it gets traffic. Readiness, model and context are always checked."""
 
     completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
+    long_context: LongContextGate | None = Field(
+        default=None, description="a long prompt; without this key there is none"
+    )
+    tools: ToolsGate | None = Field(default=None, description="a tool-use test; without this key there is none")
 
 
 class Firewall(Part):
@@ -399,60 +267,6 @@ class Firewall(Part):
         default=(),
         description="further addresses and networks (IPv4 and IPv6) that may, for health checks and Prometheus",
     )
-
-
-class Protected(Part):
-    """A service whose memory the kernel does not take away (`MemoryMin=`), up to a size."""
-
-    unit: Annotated[
-        str,
-        Field(pattern=r"^[A-Za-z0-9:_.\\@-]+\.service$"),
-        Rule("a service is named in full, like postgresql.service"),
-    ] = Field(description="full name of the service; one of system.slice, as services are unless they say otherwise")
-    memory: Size = Field(description="memory that stays with it")
-    boxes: tuple[Name, ...] | None = Field(default=None, description="boxes that have it; default: every box")
-
-
-class Guard(Part):
-    """A small service on every box that has an engine: it sheds load when memory runs short, restarts what hangs."""
-
-    act: Literal["restart", "stop", "watch"] = Field(
-        default="restart",
-        description="what it does when memory runs short: stop the engine and start it once there is room again, stop "
-        "it for good, or only write down what it saw; with watch a hung engine is not restarted either",
-    )
-    memory_low: Size | None = Field(
-        default=None,
-        description="available memory below which it acts; twice that is enough again, half of it is no time to wait; "
-        "default: an eighth of the box's reserve",
-    )
-    pressure: float = Field(
-        default=40.0,
-        gt=0,
-        le=100,
-        description="it also acts when all tasks stand still for want of memory for this part of the time (PSI, full "
-        "avg10, in percent) and less than twice memory_low is available",
-    )
-    silent: Duration = Field(
-        default=30.0,
-        description="how long an engine's counters may stand still while it has requests, until it is asked for a "
-        "completion",
-    )
-    answer_within: Duration = Field(
-        default=60.0,
-        description="how long it may take to the first token of that completion, thinking aloud included; none by "
-        "then: it hangs",
-    )
-    idle: Duration = Field(
-        default=300.0, description="an engine with nothing to do is asked for a completion this often; 0: never"
-    )
-    restarts: Count = Field(default=3, description="restarts of an engine within an hour, at most")
-    port: Port = Field(default=7411, description="port on which the guard tells the proxy which engine is out")
-    protect: tuple[Protected, ...] = Field(default=(), description="services that keep their memory")
-
-    def protects_on(self, box: str) -> dict[str, int]:
-        """Services that keep memory on a box → bytes."""
-        return {entry.unit: entry.memory for entry in self.protect if entry.boxes is None or box in entry.boxes}
 
 
 class Fleet(Part):

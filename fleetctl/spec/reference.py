@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fleetctl.spec.checks import CHECKS
-from fleetctl.spec.fleet import Fleet, Name, Rule
+from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.part import Name, Rule
 from fleetctl.spec.secret import Secret
 from fleetctl.spec.units import parse_duration
 from fleetctl.spec.wants import SECRET_FORMS, described, peeled

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
+import time
+
 from fleetctl.engine.client import EngineError
 from fleetctl.errors import StepError
 from fleetctl.gates.basic import pass_gates
+from fleetctl.gates.tools import pass_tools
+from fleetctl.plan.difference import engine_name
+from fleetctl.plan.tool_scores import SUITE
 from fleetctl.plan.types import PlannedStep
+from fleetctl.render.release import Engine
 from fleetctl.steps.base import Context, Record, Step, log_of, register
 
 
 @register
 class Gate(Step):
-    """Right model and context, and real completions, streaming and not."""
+    """Right model and context, real completions, and a long prompt and tool use where the release asks for them."""
 
     kind = "gate"
 
     def do(self, context: Context, step: PlannedStep) -> Record:
         engine = context.engine(step)
         box = context.boxes[engine.head.box]
+        gates = context.plan.release.gates
+
+        def say(text: str) -> None:
+            context.say(step, {"log": text})
+
         with box.tunnel(engine.address, engine.port) as socket:
             try:
-                return pass_gates(
-                    engine, context.plan.release.gates, socket, lambda text: context.say(step, {"log": text})
-                )
+                passed = pass_gates(engine, gates, socket, say, long_context=step.params.get("long_context", False))
+                if "tools" in step.params and gates.tools is not None:
+                    passed["tools"] = pass_tools(engine, gates.tools, step.params["tools"], socket, say)
+                    self._note(context, engine, passed["tools"])
+                return passed
             except EngineError as error:
                 box.call("ping", timeout=10)  # where the connection broke, it says so, and the gate is tried again
                 answer = f"it answered: {error.answer[:400]}\n" if error.answer else ""
                 raise StepError(
                     error.message, hint=answer + log_of(context, engine.head.box, engine.head.unit)
                 ) from error
+
+    def _note(self, context: Context, engine: Engine, told: Record) -> None:
+        """The score stays with the box that keeps the journal, for the next build to be compared with."""
+        build = engine_name(engine, engine.head, context.plan.release.layout)
+        record = {"suite": SUITE, "build": build, "engine": engine.id, "at": time.time(), **told}
+        context.boxes[context.plan.lead].call("score_note", record=record)

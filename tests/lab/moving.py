@@ -269,13 +269,17 @@ class Moving:
     def pid(self, box: str, unit: str) -> str:
         return self.sh(box, f"systemctl show -P MainPID {unit}").strip()
 
-    def servers(self) -> dict[str, str]:
-        """BACKEND/SERVER → status, as the running proxy says."""
+    def tell_proxy(self, command: str) -> str:
+        """The answer of the running proxy to a command of its runtime API."""
         ask = (
             "import socket; s=socket.socket(socket.AF_UNIX); s.connect('/run/fleetctl-proxy/admin.sock');"
-            "s.sendall(b'show stat\\n'); print(b''.join(iter(lambda: s.recv(65536), b'')).decode())"
+            f"s.sendall(b'{command}\\n'); print(b''.join(iter(lambda: s.recv(65536), b'')).decode())"
         )
-        rows = [line.split(",") for line in self.sh("box1", f'python3 -c "{ask}"').splitlines() if line.count(",") > 20]
+        return self.sh("box1", f'python3 -c "{ask}"')
+
+    def servers(self) -> dict[str, str]:
+        """BACKEND/SERVER → status, as the running proxy says."""
+        rows = [line.split(",") for line in self.tell_proxy("show stat").splitlines() if line.count(",") > 20]
         return {f"{r[0]}/{r[1]}": r[17].split()[0] for r in rows if r[1].startswith(("split-", "replicas-", "pairs-"))}
 
     def picture(self) -> dict[str, str]:

@@ -155,7 +155,7 @@ def test_a_disk_that_fills_up_after_the_plan_undoes_the_move(moving: Moving, tmp
     before = moving.picture()
     plan = tmp_path / "plan.json"
     assert moving.run("plan", "--to", "replicas", "--out", str(plan)).rc == 0
-    moving.lab.limit_disk("box2", "/etc/fleetctl", 2**20)
+    moving.lab.limit_disk("box2", "/etc/fleetctl", 8 * 2**20)
     try:
         moving.sh("box2", "cat /dev/zero > /etc/fleetctl/filler")
         ran = moving.run("cutover", "--plan", str(plan), "--yes")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from moving import BOXES, COPY, FLEETCTL, PATIENCE, PROXY, SPLIT, Moving, eventually
 
@@ -64,7 +65,7 @@ def test_split_replicas_and_back_with_requests_answered_all_the_while(fresh: Mov
         there = moving.cutover("replicas")
     in_layout(moving, "replicas", 2)
     again = moving.run("cutover", "--to", "replicas", "--yes")
-    assert (again.rc, again.nothing) == (0, True), again
+    assert (again.rc, again.nothing) == (0, True), (again, [(s["id"], s["summary"]) for s in again.plan["steps"]])
     with moving.steady_traffic() as back_traffic:
         back = moving.rollback()
     in_layout(moving, "split", 1)
@@ -75,6 +76,21 @@ def test_split_replicas_and_back_with_requests_answered_all_the_while(fresh: Mov
         assert 0 < end["gap"] < PATIENCE
     # Nothing of the move is left but generations and journals.
     assert moving.sh("box1", "find /etc /var/lib/fleetctl -name '*.tmp' -o -name '*.new'") == ""
+
+
+def test_a_stream_on_an_engine_that_the_checks_took_out_is_not_cut_by_a_move(moving: Moving) -> None:
+    moving.be_in("split")
+    moving.control("box1", answer_tokens=4000)
+    ask = {"model": "standin", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4000, "stream": True}
+    with httpx.stream("POST", f"{moving.proxy}/v1/chat/completions", json=ask, timeout=PATIENCE) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data:")
+        moving.tell_proxy("disable health standin/split-box1")
+        moving.tell_proxy("set server standin/split-box1 health down")
+        assert moving.servers()["standin/split-box1"] == "DOWN"
+        move = moving.start("cutover", "--to", "replicas", "--yes")
+        assert "data: [DONE]" in list(lines)
+    assert move.finish().rc == 0
 
 
 def test_what_render_writes_is_what_lands_on_the_boxes(moving: Moving, tmp_path: Path) -> None:
@@ -211,6 +227,9 @@ def test_a_rollback_needs_no_secret_of_the_operator(moving: Moving) -> None:
     keys = moving.changed(lambda d: d["proxy"].update(api_keys={"office": {"env": "TEST_KEY"}}))
     more = moving.changed(lambda d: d["proxy"].update(api_keys={"office": {"env": "TEST_KEY"}}, hold="7m"))
     env = {"TEST_KEY": "sk-0ffice"}
+    before = moving.moves()
+    refused = moving.run("cutover", "--to", "split", "--yes", text=keys)
+    assert (refused.rc, "TEST_KEY" in refused.said, moving.moves()) == (2, True, before), refused
     moving.cutover("split", text=keys, env=env)
     moving.cutover("replicas", text=more, env=env)
     assert moving.run("rollback", "--yes").rc == 0, "neither the keys nor the file that names them are here"
@@ -245,7 +264,9 @@ def test_the_first_cutover_replaces_what_was_set_up_by_hand_and_rollback_gives_i
     assert moving.answers()
     moving.cutover("split", text=superseding)
     assert moving.rollback().plan["to_layout"] == "replicas"
-    last = moving.rollback()
+    again = moving.run("rollback", "--yes")
+    assert (again.rc, "rollback --to 0" in again.said) == (5, True), "two rollbacks must not empty the boxes unasked"
+    last = moving.rollback("--to", "0")
     assert last.plan["to_layout"] is None
     for box in BOXES:
         eventually(lambda box=box: moving.unit(box, "old-vllm.service")[0] == "active")  # type: ignore[misc]

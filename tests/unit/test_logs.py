@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,12 +15,15 @@ from planned import office
 
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.onbox import logs as onbox
+from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.render.layout import render_layout
 from fleetctl.watch.logs.clean import HIDDEN, lines_of
-from fleetctl.watch.logs.line import Line
+from fleetctl.watch.logs.line import Line, Note
 from fleetctl.watch.logs.merge import LONGEST, STALL, WINDOW, Merge, Phase
 from fleetctl.watch.logs.moment import parse_moment
 from fleetctl.watch.logs.names import Source, chosen, sources_of
+from fleetctl.watch.logs.reading import Reading
+from fleetctl.watch.logs.stream import Wanted
 
 # What is shown of a line
 
@@ -99,8 +105,11 @@ def test_what_was_there_before_comes_in_order_however_late_a_box_is() -> None:
     assert [one.at for one in merge.take(101)] == [3, 4]
     merge.expect("b", Phase.AWAY, 101)
     assert [one.at for one in merge.take(101)] == [5]
+    merge.expect("b", Phase.OVER, 101)
     assert not merge.over()
     merge.expect("a", Phase.AWAY, 101)
+    assert not merge.over(), "it may come back"
+    merge.expect("a", Phase.OVER, 101)
     assert merge.over()
 
 
@@ -159,6 +168,69 @@ def test_any_mixture_comes_out_complete_and_each_box_in_its_own_order() -> None:
             merge.expect(box, Phase.AWAY, 0)
         out += merge.take(0)
         assert [one.at for one in out] == sorted(put)
+
+
+# Boxes
+
+
+class Journal:
+    """A box whose clock is ahead, with lines to tell; the connection to it breaks after some of them, once."""
+
+    def __init__(self, name: str, ahead: float, times: list[float], breaks_after: int | None = None) -> None:
+        self.name, self._ahead, self._times, self._breaks_after = name, ahead, times, breaks_after
+        self.asked: list[str | None] = []
+
+    def call(self, op: str, /, **_: Any) -> Any:
+        return time.time() + self._ahead if op == "clock" else {}
+
+    def call_with(self, op: str, args: dict[str, Any], on_event: Callable[[dict[str, Any]], None]) -> Any:
+        self.asked.append(args["cursor"])
+        for number in range(int(args["cursor"] or 0), len(self._times)):
+            if number == self._breaks_after:
+                self._breaks_after = None
+                raise ConnectionLost(self.name, "the connection is gone")
+            at = int((self._times[number] + self._ahead) * 1e6)
+            line = [at, "u.service", "python3", "7", "6", f"{self.name} {number}"]
+            on_event({"lines": [line], "cursor": str(number + 1), "at": at, "live": False, "skipped": 0})
+        raise OpFailed(self.name, op, "OpError", "journalctl ended")
+
+    def reconnect(self) -> None: ...
+
+    def cancel(self, ops: object) -> None: ...
+
+
+def read(*boxes: Journal, follow: bool) -> tuple[list[Line | Note], list[str]]:
+    sources = [Source(box.name, "u.service", "u") for box in boxes]
+    wanted = Wanted((), follow, None, 0.0, None, None)
+    told: list[Line | Note] = []
+    with Reading(sources, wanted, {box.name: box for box in boxes}, None, {}) as reading:  # type: ignore[misc]
+        for item in reading:
+            told += [item] if item is not None else []
+            if follow and sum(isinstance(one, Line) for one in told) == 4:
+                break
+    return told, [error.message for error in reading.errors()]
+
+
+def test_lines_of_a_box_whose_clock_is_wrong_are_put_where_they_belong_and_it_is_said() -> None:
+    now = time.time() - 60
+    told, failed = read(Journal("a", 0, [now, now + 2]), Journal("b", 40, [now + 1, now + 3]), follow=False)
+    lines = [one for one in told if isinstance(one, Line)]
+    assert [one.text for one in lines] == ["a 0", "b 0", "a 1", "b 1"]
+    assert lines[1].at == pytest.approx(now + 1, abs=0.1) and lines[1].box_at == pytest.approx(now + 41, abs=0.1)
+    assert Note("b", "its clock is 40.0 s ahead of this machine's; times are shown by this machine's") in told
+    assert sorted(failed) == ["a: journalctl ended", "b: journalctl ended"]
+
+
+def test_a_log_that_is_followed_goes_on_behind_the_last_line_after_a_lost_connection() -> None:
+    now = time.time() - 60
+    box = Journal("a", 0, [now, now + 1, now + 2, now + 3], breaks_after=2)
+    told, failed = read(box, follow=True)
+    assert [one.text for one in told if isinstance(one, Line)] == ["a 0", "a 1", "a 2", "a 3"]
+    assert box.asked == [None, "2"] and failed == []
+    assert [one.text for one in told if isinstance(one, Note)][:2] == [
+        "the connection is gone; trying again until it is back",
+        "is back",
+    ]
 
 
 # Times

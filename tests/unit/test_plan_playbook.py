@@ -1,8 +1,10 @@
 """Playbooks: the two that ship are right, and a wrong one says what is wrong and where."""
 
 import pytest
+from planned import boxes_in, layout, playbook
 
-from fleetctl.errors import SpecError
+from fleetctl.errors import RefusedError, SpecError
+from fleetctl.plan.build import build_plan
 from fleetctl.plan.expand import STEPS
 from fleetctl.plan.playbook import parse_playbook
 from fleetctl.resources import root_text
@@ -51,3 +53,26 @@ def test_a_wrong_playbook_is_refused_in_one_sentence(text: str, said: str) -> No
         parse_playbook(text, "my.yaml", STEPS)
     assert said in str(refused.value)
     assert "my.yaml" in str(refused.value)
+
+
+@pytest.mark.parametrize("missing", ["make_current", "install_files", "stop_engine", "open", "enable_units"])
+def test_a_copied_playbook_without_a_step_that_the_move_needs_is_refused(missing: str) -> None:
+    book = playbook("cutover")
+    stages = [
+        stage.model_copy(update={"steps": tuple(use for use in stage.steps if use.step != missing)})
+        for stage in book.stages
+    ]
+    source, target = layout("split"), layout("replicas")
+    with pytest.raises(RefusedError, match=f"the playbook cutover has no step {missing}, and this has to be done"):
+        build_plan(
+            source=source,
+            target=target,
+            observed=boxes_in(source),
+            questions={},
+            playbook=book.model_copy(update={"stages": tuple(stages)}),
+            operation="cutover",
+            lead="a",
+            move="m",
+            generation=2,
+            previous=1,
+        )

@@ -23,7 +23,7 @@ from fleetctl.proxy.tune.figures import (
 from fleetctl.proxy.tune.rules_checks import OUT_WITHIN, out_after
 from fleetctl.proxy.tune.tune import tune
 from fleetctl.spec.checks.proxy import CHECKS
-from fleetctl.spec.fleet import Proxy
+from fleetctl.spec.fleet_proxy import Proxy
 from fleetctl.spec.load import parse_fleet
 from fleetctl.spec.units import parse_duration
 

@@ -15,7 +15,7 @@ from fleetctl.render.guard import SHARED
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
 BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates", "checkpoint"}
-BELOW |= {"doctor", "watch"}
+BELOW |= {"doctor", "watch", "evals"}
 MAY_TOUCH = {
     "spec": set[str](),
     "facts": {"spec", "remote", "render", "plan"},
@@ -31,7 +31,8 @@ MAY_TOUCH = {
     "onbox": set[str](),
     "guard": {"onbox"},
     "engine": {"spec"},
-    "gates": {"spec", "render", "engine"},
+    "gates": {"spec", "render", "engine", "evals"},
+    "evals": set(),
     "proxy": {"spec"},
     "lab": {"spec"},
     "cli": BELOW | {"run", "lab"},

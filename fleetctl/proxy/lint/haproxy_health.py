@@ -98,11 +98,11 @@ def unchecked(config: Config, _: Assumed) -> Iterator[Seen]:
             if server.checked:
                 continue
             share = f"1 of {len(servers)} requests" if len(servers) > 1 else "every request"
-            silent = f"{told(tries * connect)} ({tries} times timeout connect)" if connect else "for ever"
+            silent = f"up to {told(tries * connect)} ({tries} times timeout connect)" if connect else "for ever"
             outage = (
                 f"when it is down, {share} is still sent to it; a box that is off the network makes each of "
                 "them wait "
-                f"up to {silent}, and this does not end until someone edits the file"
+                f"{silent}, and this does not end until someone edits the file"
             )
             write = f"server NAME ADDRESS {GOOD_CHECK} …"
             yield Seen(server.place, section.title, "server … without check", outage, write)

@@ -18,7 +18,8 @@ _MEASURED = "first tokens measured on one GB10: 50.7 s for 67,414 prompt tokens,
 @RULES.rule(
     "H20", Severity.ERROR, "long prompts are cut off",
     looks_for="`timeout server` shorter than the longest wait for a first token, or none",
-    why="an engine sends nothing, not even a header, until the first token; timeout server counts that silence",
+    why="an engine is silent until the first token (some send the head of a stream at once, then nothing); "
+    "timeout server counts that silence",
     source=f"{MANUAL}, `timeout server`; {_MEASURED}; tried with 2.6.12: 504 at that very second, and a stream "
     "that pauses "
     "that long is cut",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
 
-from fleetctl.spec.fleet import Proxy
+from fleetctl.spec.fleet_proxy import Proxy
 
 
 class Told(BaseModel):

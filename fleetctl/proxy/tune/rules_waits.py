@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleetctl.proxy.tune.advice import Advice, fitted, said, written
 from fleetctl.proxy.tune.figures import EngineFigures, Measured
-from fleetctl.spec.fleet import Proxy
+from fleetctl.spec.fleet_proxy import Proxy
 
 ENOUGH = 200
 """Requests without which nothing is said of their durations: two of them are above the 99th percentile."""

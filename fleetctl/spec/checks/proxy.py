@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fleetctl.spec.checks.boxes import wrong_address
 from fleetctl.spec.checks.view import View
-from fleetctl.spec.fleet import Proxy, wrong_kind
+from fleetctl.spec.fleet_proxy import Proxy, wrong_kind
 from fleetctl.spec.problems import Path, Problem, did_you_mean, nearest, shown
 from fleetctl.spec.units import seconds
 
@@ -179,6 +179,10 @@ def gate_times(view: View) -> Iterator[Problem]:
     """A gate has time to answer, and a prompt to answer."""
     if view.duration("gates", "completion", "within") == 0:
         yield view.problem(("gates", "completion", "within"), "0 leaves the engine no time to answer; write like 2m")
+    if view.duration("gates", "tools", "within") == 0:
+        yield view.problem(("gates", "tools", "within"), "0 leaves no time for the test; write like 15m")
+    if view.duration("gates", "long_context", "within") == 0:
+        yield view.problem(("gates", "long_context", "within"), "0 leaves no time to answer; write like 15m")
     prompt = view.text("gates", "completion", "prompt")
     if prompt is not None and not prompt.strip():
         yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")

@@ -20,7 +20,8 @@ class Phase(Enum):
 
     READING = "it has more that was there before"
     LIVE = "lines come as they are written"
-    AWAY = "nothing, for now or for ever"
+    AWAY = "nothing for now"
+    OVER = "nothing any more"
 
 
 @dataclass
@@ -82,11 +83,11 @@ class Merge:
 
     def over(self) -> bool:
         """No box has anything more."""
-        return all(queue.phase is Phase.AWAY and not queue.lines for queue in self._queues.values())
+        return all(queue.phase is Phase.OVER and not queue.lines for queue in self._queues.values())
 
     def _past(self, queue: _Queue, at: float, came: float, now: float) -> bool:
         """A box without a line here will have none before ``at``, as far as one can wait for that."""
-        if queue.phase is Phase.AWAY or queue.read_to >= at:
+        if queue.phase in (Phase.AWAY, Phase.OVER) or queue.read_to >= at:
             return True
         if queue.phase is Phase.READING:
             return not self._patient and now - max(queue.heard, came) > STALL

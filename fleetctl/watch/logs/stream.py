@@ -101,7 +101,7 @@ class BoxStream:
                     away, tries = True, tries + 1
                     self._stop.wait(TRY_EVERY[0] if tries < 10 else TRY_EVERY[1])
         finally:
-            self._funnel.expect(self.box, Phase.AWAY)
+            self._funnel.expect(self.box, Phase.OVER)
 
     def _reached(self) -> BoxConnection:
         """The box, connected again where the connection is lost."""

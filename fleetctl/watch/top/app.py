@@ -100,6 +100,7 @@ class Top(App[None]):
         self._paused = False
         self._selected = 0
         self._over = threading.Event()
+        self._look = threading.Event()
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -123,6 +124,7 @@ class Top(App[None]):
     def on_unmount(self) -> None:
         """Look no more."""
         self._over.set()
+        self._look.set()
 
     def _sampling(self) -> None:
         while not self._over.is_set():
@@ -136,7 +138,8 @@ class Top(App[None]):
                 self.post_message(Judged(judge()))
             except FleetError as error:
                 self.post_message(Judged(None, error.message.splitlines()[0]))
-            self._over.wait(STATE_EVERY)
+            self._look.wait(STATE_EVERY)
+            self._look.clear()
 
     def on_sampled(self, message: Sampled) -> None:
         """Remember it, and show it unless the picture is held still."""
@@ -163,7 +166,9 @@ class Top(App[None]):
         width, height = max(NARROW // 2, self.size.width - 1), self.size.height
         screen.query_one("#head", Static).update(self._head(width))
         told = self._remarks(width)
-        screen.query_one("#remarks", Static).update(Text("\n").join(told) if told else Text())
+        of_state = screen.query_one("#remarks", Static)
+        of_state.update(Text("\n").join(told))
+        of_state.display = bool(told)
         sample = self._sample
         if sample is None:
             screen.query_one("#table", Static).update(Text("  looking at the engines…"))
@@ -237,7 +242,7 @@ class Top(App[None]):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.push_screen(Output(command, self._program))
+                self.push_screen(Output(command, self._program), lambda _: self._look.set())
 
         if command.changes:
             self.push_screen(Ask(command), answered)

@@ -22,8 +22,8 @@ class Child:
     def __init__(
         self,
         words: tuple[str, ...],
-        hear: Callable[[str], None],
-        ended: Callable[[int], None],
+        hear: Callable[[str], object],
+        ended: Callable[[int], object],
         program: tuple[str, ...] = PROGRAM,
     ) -> None:
         self._process = subprocess.Popen(

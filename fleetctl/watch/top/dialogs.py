@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -92,27 +95,28 @@ class Output(ModalScreen[None]):
         """The command, what it says, and how to get away."""
         with Vertical():
             yield Static(Text(str(self._command), style="bold"), id="command")
-            yield RichLog(max_lines=LINES, wrap=True, highlight=False, markup=False, id="output")
+            yield RichLog(max_lines=LINES, min_width=20, wrap=True, highlight=False, markup=False, id="output")
             yield Static(Text(self._footer()), id="end")
 
     def on_mount(self) -> None:
         """Start it."""
-        self._child = Child(self._command.words, self._heard, self._over, self._program)
+        app = self.app  # of a screen that is closed it cannot be asked any more, and the child may live longer
 
-    def _heard(self, line: str) -> None:
-        self.app.call_later(self._write, line)
+        def tell(show: Callable[[Any], None], what: Any) -> None:
+            with suppress(RuntimeError):  # the whole screen is gone
+                app.call_from_thread(show, what)  # which waits, so that a fast log does not pile up here
 
-    def _over(self, status: int) -> None:
-        self.app.call_later(self._ended, status)
+        words = self._command.words
+        self._child = Child(words, partial(tell, self._write), partial(tell, self._ended), self._program)
 
     def _write(self, line: str) -> None:
-        if self.is_attached:
-            self.query_one("#output", RichLog).write(Text(line))
+        for output in self.query(RichLog):  # none, once this is closed
+            output.write(Text(line))
 
     def _ended(self, status: int) -> None:
         self._status = status
-        if self.is_attached:
-            self.query_one("#end", Static).update(Text(self._footer()))
+        for end in self.query("#end").results(Static):
+            end.update(Text(self._footer()))
 
     def _footer(self) -> str:
         if self._status is not None:

@@ -38,7 +38,8 @@ def remarks(
 def _move(found: Assessment) -> list[Remark]:
     move = found.unfinished
     if move is not None:
-        told = f"{move.operation} {move.from_layout or 'nothing'} → {move.to_layout or 'nothing'} by {move.who}"
+        way = f"{move.from_layout or 'nothing'} → {move.to_layout or 'nothing'}"
+        told = f"{move.operation} {way if move.from_layout != move.to_layout else move.to_layout} by {move.who}"
         if found.under_way():
             return [Remark("move", f"under way: {told}")]
         return [Remark("wrong", f"cut off: {told}; `{move.finish}` finishes it, `{move.undo}` undoes it")]

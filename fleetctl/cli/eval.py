@@ -1,0 +1,175 @@
+"""``fleetctl eval``: what a model can do, as a number."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fleetctl.cli.eval_tasks import tasks
+from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig
+
+if TYPE_CHECKING:
+    from fleetctl.evals.score import Score
+
+
+class _FileOrSuite(TyperGroup):
+    """``eval TASKFILE`` is ``eval tasks TASKFILE``: what names no suite is a file."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = ["tasks", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(no_args_is_help=True, cls=_FileOrSuite, help="Test what a model can do: `tools`, or a file of tasks.")
+
+
+@app.callback()
+def _eval() -> None:
+    pass
+
+
+@app.command()
+def tools(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL|ENGINE|BOX]", help="What to ask; default: one engine of each model."),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="URL", help="Ask this OpenAI-compatible server; needs no fleet.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model to ask --against for; default: its first.")
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option("--api-key-env", help="Variable that has the key for --against, where it wants one.")
+    ] = "OPENAI_API_KEY",
+    copies: Annotated[bool, typer.Option("--copies", help="Every copy of a model, not one.")] = False,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", min=1, help="Scenarios at a time; default: what the engine takes.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=16, help="Longest answer, thinking included.")] = 2048,
+    at_least: Annotated[
+        float, typer.Option("--at-least", min=0, max=100, help="Exit status 9 for a lower score.")
+    ] = 0.0,
+    fleet: FleetFile = DEFAULT_FLEET,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+    debug: Debug = False,
+) -> None:
+    """Score how a model uses tools: 60 scenarios in twelve categories, 0 to 100.
+
+    Engines of the fleet are asked directly, as many scenarios at a time as they take requests, and their score is noted
+    for `gates.tools` and `fleetctl history`.
+    """
+    from fleetctl.errors import UnhealthyError
+    from fleetctl.spec.fleet import ToolsGate
+
+    gate = ToolsGate(concurrency=concurrency, max_tokens=max_tokens)
+    if against is not None:
+        scores = {against: _of_url(against, model, os.environ.get(api_key_env), gate, json)}
+    else:
+        scores = _of_fleet(name, gate, copies, json, fleet=fleet, accept_new=accept_new, ssh_config=ssh_config)
+    low = {who: told.total for who, told in scores.items() if told.total < at_least}
+    if low:
+        told = ", ".join(f"{who} {total:.1f}" for who, total in low.items())
+        raise UnhealthyError(f"below {at_least:g}: {told}")
+
+
+def _of_url(url: str, model: str | None, key: str | None, gate: Any, json: bool) -> Score:
+    from fleetctl.engine.client import EngineClient, EngineError
+    from fleetctl.errors import SpecError
+    from fleetctl.evals.asking import Endpoint
+    from fleetctl.gates.tools import score_of
+
+    base = base_of(url)
+    with EngineClient(base, api_key=key, timeout=30) as client:
+        served = list(client.models())
+    if not served:
+        raise EngineError(f"{base} serves no model")
+    if model is not None and model not in served:
+        raise SpecError(f"{base} does not serve {model}", hint=f"it serves {', '.join(served[:10])}")
+    asked = model or served[0]
+    say(f"asking {asked} at {base}", json)
+    endpoint = Endpoint(base, asked, api_key=key, max_tokens=gate.max_tokens, within=gate.within)
+    told = score_of(endpoint, gate.concurrency or 8, gate.within, lambda text: say(text, json))
+    _show(f"{asked} at {base}", told, json)
+    return told
+
+
+def _of_fleet(name: str | None, gate: Any, copies: bool, json: bool, **ways: Any) -> dict[str, Score]:
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.run.evaluating import engines_named, evaluate
+    from fleetctl.run.planning import look
+
+    scores = {}
+    with open_fleet(ways["fleet"], accept_new=ways["accept_new"], ssh_config=ways["ssh_config"]) as subject:
+        live, engines = engines_named(subject, look(subject), name, copies=copies)
+        for engine in engines:
+            say(f"asking {engine.id}", json)
+            told = evaluate(subject, live, engine, gate, lambda text: say(text, json))
+            scores[engine.id] = told
+            _show(engine.id, told, json)
+    return scores
+
+
+def base_of(url: str) -> str:
+    """The URL of a server without /v1. Raises SpecError for what is none."""
+    from fleetctl.errors import SpecError
+
+    if not url.startswith(("http://", "https://")):
+        raise SpecError(f"--against {url} is not a URL", hint="write it like http://127.0.0.1:8000")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def say(text: str, json: bool) -> None:
+    """Progress, beside the result."""
+    from fleetctl.cli.output import console, emit
+
+    if json:
+        emit("note", text=text)
+    else:
+        console(error=True).print(text, markup=False)
+
+
+def _show(who: str, told: Score, json: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from fleetctl.cli.output import console, emit
+    from fleetctl.gates.tools import shown
+
+    if json:
+        wrong = [
+            {
+                "scenario": verdict.scenario.id,
+                "why": verdict.why,
+                "text": verdict.reply.text,
+                "calls": [{"name": call.name, "arguments": call.arguments} for call in verdict.reply.calls],
+            }
+            for verdict in told.failures
+        ]
+        emit("score", suite="tools", of=who, score=round(told.total, 1), categories=told.categories, failures=wrong)
+        return
+    out = console()
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("category")
+    table.add_column("right", justify="right")
+    table.add_column("points", justify="right")
+    for category, points in told.categories.items():
+        several = [verdict.right for verdict in told.verdicts if verdict.scenario.category == category]
+        style = "green" if points == 100 else "yellow" if points else "red"
+        table.add_row(
+            category.replace("_", " "), f"{sum(several)} of {len(several)}", Text(f"{points:.0f}", style=style)
+        )
+    out.print(table)
+    for verdict in told.failures:
+        out.print(Text(f"  {shown(verdict)}"))
+    out.print(Text.assemble((f"{who}: ", ""), (f"{told.total:.1f} of 100", "bold")))
+
+
+app.command()(tasks)

@@ -1,0 +1,190 @@
+"""``fleetctl eval TASKFILE``: models compared by their answers to tasks."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig
+
+if TYPE_CHECKING:
+    from fleetctl.evals.asking import Answered, Endpoint
+
+
+def tasks(
+    file: Annotated[Path, typer.Argument(metavar="TASKFILE", help="Tasks, one JSON object a line (docs/eval.md).")],
+    models: Annotated[
+        str | None, typer.Option("--models", help="Models to compare, the first with all others: a,b,c. Default: all.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="URL", help="Ask this OpenAI-compatible server; needs no fleet.")
+    ] = None,
+    embeddings: Annotated[
+        str | None, typer.Option("--embeddings", metavar="MODEL", help="Embedding model for tasks scored `similar`.")
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option("--api-key-env", help="Variable that has the key for --against, where it wants one.")
+    ] = "OPENAI_API_KEY",
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Tasks at a time.")] = 4,
+    failures: Annotated[int, typer.Option("--failures", min=0, help="Wrong answers to show of each model.")] = 5,
+    fleet: FleetFile = DEFAULT_FLEET,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+    debug: Debug = False,
+) -> None:
+    """Compare models by a file of tasks with known answers: quality, latency, tokens and memory.
+
+    Quality has a 95 % confidence interval, and so has each model's difference to the first, over the same tasks.
+    """
+    from fleetctl.cli.eval import say
+    from fleetctl.errors import SpecError
+    from fleetctl.evals.asking import run_tasks
+    from fleetctl.evals.tasks import Similar, load_tasks
+
+    several = load_tasks(file)
+    if embeddings is None and any(isinstance(task.rule, Similar) for task in several):
+        raise SpecError(
+            f"{file} has tasks that are scored `similar`", hint="name an embedding model: --embeddings MODEL"
+        )
+    wanted = [name.strip() for name in models.split(",") if name.strip()] if models else None
+    with ExitStack() as stack:
+        if against is not None:
+            found = _of_url(against, wanted, os.environ.get(api_key_env), embeddings)
+            memory: dict[str, int] = {}
+        else:
+            found, memory = _of_fleet(stack, wanted, embeddings, fleet, accept_new=accept_new, ssh_config=ssh_config)
+        embedder = found.pop(embeddings, None) if embeddings is not None else None
+        told: dict[str, list[Answered]] = {}
+        for name, endpoint in found.items():
+            say(f"asking {name}: {len(several)} tasks", json)
+            told[name] = run_tasks(
+                several,
+                endpoint,
+                concurrency=concurrency,
+                seed=1,
+                heard=lambda answered: None,
+                embeddings=embedder,
+            )
+    _show(told, memory, failures, json)
+
+
+def _of_url(url: str, wanted: list[str] | None, key: str | None, embeddings: str | None) -> dict[str, Endpoint]:
+    from fleetctl.cli.eval import base_of
+    from fleetctl.engine.client import EngineClient
+    from fleetctl.evals.asking import Endpoint
+
+    base = base_of(url)
+    with EngineClient(base, api_key=key, timeout=30) as client:
+        served = list(client.models())
+    names = wanted or [name for name in served if name != embeddings]
+    _known([*names, *([embeddings] if embeddings else [])], served, base)
+    return {name: Endpoint(base, name, api_key=key) for name in [*names, *([embeddings] if embeddings else [])]}
+
+
+def _of_fleet(
+    stack: ExitStack,
+    wanted: list[str] | None,
+    embeddings: str | None,
+    fleet: Path,
+    *,
+    accept_new: bool,
+    ssh_config: SshConfig,
+) -> tuple[dict[str, Endpoint], dict[str, int]]:
+    """Where to ask each model of the live layout, and the bytes of memory that its engine has there."""
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.evals.asking import Endpoint
+    from fleetctl.run.evaluating import engines_named
+    from fleetctl.run.planning import look
+
+    subject = stack.enter_context(open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config))
+    live, engines = engines_named(subject, look(subject), None, copies=False)
+    by_name = {engine.model: engine for engine in engines}
+    names = wanted or [name for name in by_name if name != embeddings]
+    asked = [*names, *([embeddings] if embeddings else [])]
+    _known(asked, list(by_name), f"layout {live.layout}")
+    totals = {budget.box: budget.memory for budget in live.budgets}
+    found, memory = {}, {}
+    for name in asked:
+        engine = by_name[name]
+        socket = stack.enter_context(subject.boxes[engine.head.box].tunnel(engine.address, engine.port))
+        found[name] = Endpoint(engine.url, engine.served_as[0], socket=socket)
+        memory[name] = round(sum(rank.share * totals.get(rank.box, 0) for rank in engine.ranks))
+    return found, memory
+
+
+def _known(names: list[str], served: list[str], where: str) -> None:
+    import difflib
+
+    from fleetctl.errors import SpecError
+
+    for name in names:
+        if name not in served:
+            near = difflib.get_close_matches(name, served, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it serves {', '.join(served[:10]) or 'nothing'}"
+            raise SpecError(f"{where} does not serve {name}", hint=hint)
+
+
+def _show(told: dict[str, list[Answered]], memory: dict[str, int], failures: int, json: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from fleetctl.cli.output import console, emit
+    from fleetctl.evals.quality import difference, estimate, percentile
+    from fleetctl.spec.units import gib
+
+    first = next(iter(told))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("model")
+    for column in ("right", "95 %", f"beside {first}", "p50", "p95", "tokens in", "out", "memory"):
+        table.add_column(column, justify="right")
+    out = console()
+    for name, answers in told.items():
+        scores = [one.points for one in answers]
+        quality = estimate(scores)
+        apart = difference(scores, [one.points for one in told[first]]) if name != first else None
+        took = [one.reply.seconds for one in answers if not one.reply.wrong] or [float("nan")]
+        tokens_in = sum(one.reply.prompt_tokens for one in answers)
+        tokens_out = sum(one.reply.tokens for one in answers)
+        if json:
+            emit(
+                "model",
+                model=name,
+                tasks=len(answers),
+                quality=quality.mean,
+                low=quality.low,
+                high=quality.high,
+                difference=None if apart is None else {"mean": apart.mean, "low": apart.low, "high": apart.high},
+                p50_s=percentile(took, 0.5),
+                p95_s=percentile(took, 0.95),
+                prompt_tokens=tokens_in,
+                tokens=tokens_out,
+                memory=memory.get(name),
+                wrong=[
+                    {"task": one.task.id, "points": one.points, "why": one.why, "text": one.reply.text}
+                    for one in answers
+                    if one.points < 1
+                ],
+            )
+            continue
+        table.add_row(
+            Text(name),
+            f"{100 * quality.mean:.1f} %",
+            f"{100 * quality.low:.0f} to {100 * quality.high:.0f}",
+            "" if apart is None else f"{100 * apart.mean:+.1f} ({100 * apart.low:+.0f} to {100 * apart.high:+.0f})",
+            f"{percentile(took, 0.5):.2f} s",
+            f"{percentile(took, 0.95):.2f} s",
+            f"{tokens_in:,}",
+            f"{tokens_out:,}",
+            gib(memory[name]) if name in memory else "unknown",
+        )
+    if json:
+        return
+    for name, answers in told.items():
+        for one in [answered for answered in answers if answered.points < 1 and answered.why][:failures]:
+            out.print(Text(f"  {name}: {one.task.id}: {one.why}"))
+    out.print(table)

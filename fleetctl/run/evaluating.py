@@ -1,0 +1,67 @@
+"""A suite of questions against the engines of the live layout, each asked directly."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable
+
+from fleetctl.errors import RefusedError, SpecError
+from fleetctl.evals.score import Score
+from fleetctl.facts.types import Observed, lead_of
+from fleetctl.gates.tools import tool_score
+from fleetctl.plan.difference import engine_name
+from fleetctl.plan.tool_scores import SUITE
+from fleetctl.render.release import Engine, Release
+from fleetctl.run.planning import Look, Subject, live_release
+from fleetctl.spec.fleet import ToolsGate
+
+
+def engines_named(subject: Subject, seen: Look, name: str | None, *, copies: bool) -> tuple[Release, list[Engine]]:
+    """The live release, and the engines of it to ask: one of each model, with ``copies`` all.
+
+    ``name`` is a model, an engine's id or a box. Raises SpecError, with the nearest, for one that there is not, and
+    RefusedError when no layout is live.
+    """
+    live = live_release(seen.observed, lead_of(seen.observed, subject.fleet.proxy.lead), subject.fleet.fleet)
+    if not live.engines:
+        raise RefusedError("no layout is live: there is no engine to ask", hint="--against URL asks any other")
+    found = [
+        engine
+        for engine in live.engines
+        if name is None or name in (engine.id, engine.model) or any(rank.box == name for rank in engine.ranks)
+    ]
+    if not found:
+        names = [*dict.fromkeys(engine.model for engine in live.engines), *(engine.id for engine in live.engines)]
+        near = difflib.get_close_matches(str(name), names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names)}"
+        raise SpecError(f"no engine or model {name} in {live.layout}", hint=hint)
+    if copies or name in [engine.id for engine in live.engines]:
+        return live, found
+    ready = sorted(found, key=lambda engine: not _serves(engine, seen.observed))
+    return live, list({engine.model: engine for engine in reversed(ready)}.values())
+
+
+def _serves(engine: Engine, observed: Observed) -> bool:
+    name = f"{engine.backend}/{engine.server}"
+    proxies = [facts.proxy for facts in observed.values() if facts.proxy is not None]
+    return any(name in proxy.servers and proxy.servers[name].up for proxy in proxies)
+
+
+def evaluate(subject: Subject, live: Release, engine: Engine, gate: ToolsGate, say: Callable[[str], None]) -> Score:
+    """Ask one engine everything, through a tunnel to its box, and note its score on the box that keeps the journal.
+
+    Raises EngineError when the time of the test is over, FleetError when the box is lost.
+    """
+    with subject.boxes[engine.head.box].tunnel(engine.address, engine.port) as socket:
+        told = tool_score(engine, gate, socket, say)
+    record = {
+        "suite": SUITE,
+        "build": engine_name(engine, engine.head, live.layout),
+        "engine": engine.id,
+        "at": time.time(),
+        "score": round(told.total, 1),
+        "categories": told.categories,
+    }
+    subject.boxes[subject.fleet.proxy.lead].call("score_note", record=record)
+    return told
