@@ -48,7 +48,8 @@ def history(
         if move is not None:
             names = find(told, move)
             if len(names) != 1:
-                near = f"{len(names)} begin or end so: {', '.join(names[-5:])}" if names else "`fleetctl history` does"
+                those = f"{len(names)} begin or end so: {', '.join(names[-5:])}"
+                near = those if names else "`fleetctl history` names those that they do"
                 raise SpecError(f"{move} names no one move" if names else f"no box remembers a move {move}", hint=near)
             (change,) = (one for one in changes(told, _EVERY) if one.move == names[0])
             read = read_move(subject.boxes, names[0])

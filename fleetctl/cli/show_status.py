@@ -90,6 +90,7 @@ def _show_proxy(found: Assessment, sample: Sample | None, out: Console) -> None:
     proxy = sample.proxy if sample is not None else None
     if proxy is not None and proxy.running is not None:
         wait = f", [yellow]{proxy.waiting} wait in its queue[/]" if proxy.waiting else ""
+        wait += f", [yellow]{proxy.held} are held until an engine takes them[/]" if proxy.held else ""
         rate = "" if proxy.request_rate is None else f", {proxy.request_rate:.0f} new in the last second"
         out.print(f"proxy: {proxy.running} requests on engines{wait}{rate}")
     elif found.waiting:

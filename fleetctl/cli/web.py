@@ -38,7 +38,7 @@ def web(
     from fleetctl.watch.page import Page
 
     address, _, port = listen.rpartition(":")
-    address = address.removeprefix("[").removesuffix("]")
+    address = "127.0.0.1" if address == "localhost" else address.removeprefix("[").removesuffix("]")
     try:
         loopback = ipaddress.ip_address(address).is_loopback
         number = int(port)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-
-import jinja2
+from typing import TYPE_CHECKING
 
 from fleetctl.resources import Folder, root_text
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 @cache
 def _template(folder: Folder, name: str) -> jinja2.Template:
+    import jinja2  # not before something is rendered: status renders nothing
+
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

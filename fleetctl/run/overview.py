@@ -18,7 +18,7 @@ from fleetctl.run.subject import Subject
 from fleetctl.watch.sample import Sample
 from fleetctl.watch.watcher import Watcher
 
-WINDOW = 0.25  # seconds between two looks at the engines, of which tokens/s are told
+WINDOW = 0.2  # seconds between two looks at the engines, of which tokens/s are told
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from fleetctl.errors import FleetError
 from fleetctl.watch.sample import Sample
 
 EVERY = 2.0  # seconds from one sample to the next
-STATE_EVERY = 15.0  # seconds between two looks at what changes seldom, unless the layout changed
+STATE_EVERY = 15.0  # seconds between two looks at what changes seldom, unless a sample shows that something did
 LINGER = 10.0  # seconds without a viewer until the boxes are left alone: a page that is loaded again comes at once
+QUIET = 60.0  # seconds without a sample after which what was before is of another time
 KEPT = 150  # samples of which the figures are kept for those who come later
 MOST = 32  # viewers at a time
 
@@ -52,8 +53,7 @@ class Feed:
         self._events: dict[str, tuple[int, str]] = {}
         self._number = 0
         self._past: deque[dict[str, Any]] = deque(maxlen=KEPT)
-        self._changed: float | None = None
-        self._first = True
+        self._signs: tuple[Any, ...] | None = None
         self._state_due = threading.Event()
         self._over = threading.Event()
         self._asking = threading.Lock()
@@ -139,13 +139,15 @@ class Feed:
         due = time.monotonic()
         while self._wanted("sample"):
             sample = self._sample()
-            if self._past and sample.at - self._past[-1]["at"] > 5 * self._every:
+            if self._past and sample.at - self._past[-1]["at"] > QUIET:
                 self._past.clear()  # nobody watched meanwhile
-            self._past.append(point(sample))
+            if not self._past or sample.at > self._past[-1]["at"]:
+                self._past.append(point(sample))
             self._tell("sample", asdict(sample))
-            if sample.changed != self._changed and not self._first:
+            signs = (sample.changed, sample.unknown, [name for name, box in sample.boxes.items() if box.why])
+            if self._signs is not None and signs != self._signs:
                 self._state_due.set()
-            self._changed, self._first = sample.changed, False
+            self._signs = signs
             due = max(due + self._every, time.monotonic())
             self._over.wait(due - time.monotonic())
 
@@ -177,5 +179,6 @@ def point(sample: Sample) -> dict[str, Any]:
         "request_rate": total.request_rate,
         "first_token": total.first_token,
         "queue": sample.proxy.waiting,
+        "held": sample.proxy.held,
         "copies": {copy.id: copy.figures.generation_rate for copy in sample.copies},
     }

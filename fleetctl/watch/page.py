@@ -8,6 +8,7 @@ import ipaddress
 import json
 import re
 import socket
+import sys
 import threading
 from collections.abc import Collection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,7 +86,9 @@ class Page(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's fault."""
+        """A client that went away is nobody's fault; anything else is shown."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Answer(BaseHTTPRequestHandler):

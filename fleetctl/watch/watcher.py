@@ -123,6 +123,9 @@ class Watcher:
         elif engine.id not in answer.engines:
             why = f"{head} is not in this layout yet, or not any more"
             followed.missed()
+        elif (unit := answer.units.get(engine.head.unit)) is not None and unit.active in ("inactive", "failed"):
+            why = f"{engine.head.unit} is {unit.active} on {head}"  # in a move another engine may answer at its port
+            followed.missed()
         else:
             page = answer.engines[engine.id]
             why = followed.take(page, answer.boot) or ""

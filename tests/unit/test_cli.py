@@ -22,13 +22,13 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     code = "import sys; sys.argv=['fleetctl', '--help']\nfrom fleetctl.cli.main import main\n"
     code += f"try:\n    main()\nexcept SystemExit:\n    print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    for command in ("init", "schema", "render", "plan", "cutover", "rollback", "status", "lab"):
+    for command in ("init", "schema", "render", "plan", "cutover", "rollback", "status", "history", "web", "lab"):
         assert command in done.stdout
     assert done.stdout.strip().endswith("[]")
 
 
 def test_every_command_has_help() -> None:
-    for command in ("init", "schema", "render", "plan", "cutover", "rollback", "status", "lab"):
+    for command in ("init", "schema", "render", "plan", "cutover", "rollback", "status", "history", "web", "lab"):
         done = fleetctl(command, "--help")
         assert done.returncode == 0, done.stderr
         assert "Usage" in done.stdout
@@ -42,6 +42,8 @@ def test_every_command_has_help() -> None:
         (["cutover", "--to", "a", "--plan", "b"], "not both"),
         (["cutover", "--to", "split", "-f", "bad.yaml"], "bad.yaml:2:1"),
         (["cutover", "--to", "split", "--playbook", "missing.yaml"], "cannot read the playbook missing.yaml"),
+        (["web", "--listen", "9791"], "is not ADDRESS:PORT"),
+        (["web", "--listen", "127.0.0.1:99999"], "is not ADDRESS:PORT"),
         (["init", "a", "a"], "named twice"),
         (["init", "a", "--out", "bad.yaml"], "bad.yaml exists"),
     ],

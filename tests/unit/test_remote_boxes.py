@@ -91,6 +91,19 @@ def test_every_box_that_cannot_be_reached_is_named_and_nothing_stays_connected(s
     assert not sshd.sessions()
 
 
+def test_a_command_that_goes_on_without_some_gets_those_it_can_have_and_waits_for_the_others_as_briefly_as_it_says(
+    sshd: Sshd,
+) -> None:
+    silent = {"host": "192.0.2.1", "port": 22}  # an address of documentation: nobody answers, or there is no way there
+    began = time.monotonic()
+    boxes, failed = Boxes.open_some(fleet(sshd, "a", "b", "c", b=silent), reach=0.5)
+    took = time.monotonic() - began
+    with boxes:
+        assert (list(boxes), list(failed)) == (["a", "c"], ["b"])
+        assert boxes.each(lambda box: box.run("echo", box.name).out) == {"a": "a\n", "c": "c\n"}
+    assert isinstance(failed["b"], BoxError) and took < 10, failed
+
+
 def test_questions_are_asked_in_the_callers_thread(sshd: Sshd, tmp_path: Path) -> None:
     key = make_key(tmp_path / "key", passphrase="open")
     with sshd.authorized.open("a") as file:

@@ -31,6 +31,7 @@ class Box:
         self.hangs = threading.Event()
         self.hangs.set()
         self.broken_pages: dict[str, str] = {}
+        self.active = "active"
         self.servers: dict[str, dict[str, Any]] | None = None
         self.reconnected = 0
 
@@ -55,7 +56,7 @@ class Box:
             "changed": 5.0,
             "release": told if args["known"] != self.number else None,
             "engines": pages,
-            "units": {rank.unit: {"active": "active"} for _, rank in ranks},
+            "units": {rank.unit: {"active": self.active} for _, rank in ranks},
             "proxy": None if self.servers is None else {"servers": self.servers, "waiting": 3, "running": 2, "rate": 1},
             "drained": False,
             "memory": {"total": 128 * GIB, "available": 40 * GIB, "swap_used": 0, "pressure": None},
@@ -122,6 +123,17 @@ def test_a_box_that_hangs_delays_one_sample_by_the_limit_and_the_next_ones_not_a
     b.tokens = 150
     time.sleep(0.05)
     assert watcher.sample().counts.generation_tokens == 250
+
+
+@pytest.mark.parametrize("active", ["inactive", "failed"])
+def test_what_answers_at_the_port_of_an_engine_whose_unit_is_down_is_not_that_engine(active: str) -> None:
+    a, b = Box("a"), Box("b")
+    watcher = watching(a, b)
+    watcher.sample()
+    b.active, b.tokens, b.process = active, 5000, "2.0"
+    sample = watcher.sample()
+    assert why(sample) == {"replicas/qwen@b": f"fleetctl-replicas-qwen.service is {active} on b"}
+    assert (sample.total.running, sample.counts.generation_tokens) == (2, 200)
 
 
 def test_a_connection_that_is_lost_is_made_anew_in_the_background() -> None:
