@@ -166,7 +166,7 @@ def test_a_division_that_the_engine_would_refuse_does_not_hide_the_others() -> N
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.integers(1, 400 * GIB),
     st.integers(1, 400 * GIB),
@@ -185,7 +185,7 @@ def test_a_sum_never_promises_more_than_the_box_has(memory: int, weights: int, s
     assert one.low.tokens <= one.outcome.tokens <= (one.high or one.outcome).tokens
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 200 * GIB), st.floats(0.1, 1))
 def test_more_boxes_never_hold_fewer_requests(weights: int, share: float) -> None:
     held = [summed(weights=weights, share=share, tp=tp).outcome.requests for tp in (1, 2, 4, 8)]

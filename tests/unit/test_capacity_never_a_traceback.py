@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetctl.capacity.attention import Launch
@@ -64,7 +64,7 @@ def damaged(draw: st.DrawFn) -> dict[str, Any]:
     return dict(model)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250)
 @given(damaged(), LAUNCHES)
 def test_a_damaged_config_gives_a_sum_or_one_clear_error(model: dict[str, Any], launch: dict[str, Any]) -> None:
     text = json.dumps(model)
@@ -79,7 +79,7 @@ def test_a_damaged_config_gives_a_sum_or_one_clear_error(model: dict[str, Any], 
     assert one.low.tokens <= one.outcome.tokens
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.one_of(st.text(), st.binary(), st.recursive(VALUES, lambda inner: st.lists(inner, max_size=3)).map(repr)))
 def test_a_file_that_is_no_config_is_told(text: str | bytes) -> None:
     try:

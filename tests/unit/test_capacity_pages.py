@@ -169,7 +169,7 @@ LAYERS = st.lists(st.sampled_from([FULL, WINDOW, STATE]), min_size=1, max_size=2
 KV = st.sampled_from([name for name in NAMES if name != "nvfp4"])
 MEMORY = st.integers(1, 200 * GIB)
 CONTEXTS = st.integers(1, 1 << 20)
-FEW = settings(max_examples=150, deadline=None)
+FEW = settings(max_examples=150)
 
 
 @FEW

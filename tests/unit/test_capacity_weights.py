@@ -112,7 +112,7 @@ def test_an_entry_that_contradicts_itself_is_told(entry: object, said: str) -> N
     assert said in told.value.message
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=64), st.tuples(st.integers(0, 200), st.integers(0, 255))))
 def test_whatever_the_bytes_are_there_is_a_list_or_one_clear_error(change: bytes | tuple[int, int]) -> None:
     start = bytearray(header(SMALL))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from planned import COPY, GIB, TWO_PROXIES
 from well_kept import (
@@ -454,7 +454,6 @@ def test_versions_of_haproxy_old_and_new() -> None:
     assert haproxy_of("segfault") is None
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_whatever_tools_print_is_read_without_a_traceback(text: str) -> None:
     assert isinstance(apt_values(text), dict) and isinstance(properties(text), dict)

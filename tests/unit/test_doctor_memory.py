@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from planned import COPY, GIB
 from well_kept import (
@@ -459,7 +459,6 @@ def test_earlyoom_beside_a_guard_can_be_turned_off_and_on_again() -> None:
     assert found.remedy.undo == (("systemctl", "enable", "--now", "earlyoom.service"),)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(st.text(max_size=200), st.sampled_from([*KILLED_ENGINE, *OWN_LIMIT, EARLYOOM, OOMD])), max_size=9

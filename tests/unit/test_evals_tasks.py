@@ -111,7 +111,7 @@ def test_the_interval_of_rights_and_wrongs_is_wilsons(right: int, count: int, lo
     assert (told.low, told.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60))
 def test_a_mean_lies_in_its_interval_or_within_a_rounding_of_it(values: list[float]) -> None:
     told = estimate(values)

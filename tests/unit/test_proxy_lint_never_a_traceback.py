@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetctl.errors import SpecError
@@ -25,7 +25,7 @@ SNIPPETS = st.one_of(
     st.text(max_size=4),
     st.sampled_from(WORDS),
 )  # fmt: skip
-FEW = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=250)
 
 
 def findings_or_told(text: str, kind: Kind | None) -> None:

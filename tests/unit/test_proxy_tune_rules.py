@@ -255,7 +255,7 @@ def applied(seen: Measured) -> Measured:
     return Measured(proxy, seen.engines, seen.log, seen.checks, seen.loads, seen.stops)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(ODD)
 def test_what_was_advised_is_accepted_in_the_file_and_advised_again(seen: Measured) -> None:
     after = applied(seen)
@@ -268,7 +268,7 @@ def test_what_was_advised_is_accepted_in_the_file_and_advised_again(seen: Measur
     assert again == {}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ODD.filter(lambda seen: seen.checks is not None))
 def test_with_the_advice_a_silent_box_is_out_in_time(seen: Measured) -> None:
     now = applied(seen).settings

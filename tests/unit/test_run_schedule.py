@@ -58,7 +58,7 @@ class Log:
         return {name for kind, name in self.events if kind == "begin"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(orders())
 def test_every_name_runs_once_and_after_all_it_comes_after(after: Order) -> None:
     log = Log()
@@ -69,7 +69,7 @@ def test_every_name_runs_once_and_after_all_it_comes_after(after: Order) -> None
             assert log.at("end", before) < log.at("begin", name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(orders(), st.data())
 def test_nothing_that_depends_on_a_failure_is_begun(after: Order, data: st.DataObject) -> None:
     bad = data.draw(st.sampled_from(sorted(after)))
@@ -79,7 +79,7 @@ def test_nothing_that_depends_on_a_failure_is_begun(after: Order, data: st.DataO
     assert not {name for name in log.begun() if bad in all_before(after, name)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(orders(), st.data())
 def test_with_keep_going_everything_is_tried_in_order(after: Order, data: st.DataObject) -> None:
     bad = frozenset(data.draw(st.sets(st.sampled_from(sorted(after)))))
@@ -138,7 +138,6 @@ def test_the_reverse_of_the_reverse_is_the_order(after: Order) -> None:
     assert reversed_order(reversed_order(after)) == {name: set(befores) for name, befores in after.items()}
 
 
-@settings(deadline=None)
 @given(orders(), st.data())
 def test_undoing_a_choice_of_steps_respects_the_order_through_those_left_out(after: Order, data: st.DataObject) -> None:
     chosen = data.draw(st.sets(st.sampled_from(sorted(after))))

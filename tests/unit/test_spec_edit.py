@@ -149,7 +149,7 @@ ODD = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, len(EXAMPLE)), ODD, st.integers(0, 12))
 def test_a_damaged_file_gives_an_error_and_never_a_traceback(place: int, odd: str, cut: int) -> None:
     text = EXAMPLE[:place] + odd + EXAMPLE[place + cut :]

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetctl.spec.load import parse_fleet
@@ -40,7 +40,7 @@ SNIPPETS = st.one_of(
     ),
     st.text(max_size=4),
 )  # fmt: skip
-FEW = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=250)
 
 
 def load_or_be_told(text: str) -> bool:
