@@ -43,10 +43,12 @@ def doctor(
     Exit status 0 when there are at most notes, 3 when a box cannot be looked at, 9 when there is a warning or an error;
     with --fix of what is left after it.
     """
-    from fleetctl.cli.session import open_fleet
+    from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.errors import BoxError, SpecError, UnhealthyError
 
-    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=not fix) as subject:
+    with open_fleet(
+        fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=not fix, reach=QUICK
+    ) as subject:
         if unknown := sorted(set(boxes or ()) - set(subject.fleet.boxes)):
             raise SpecError(
                 f"no box {', '.join(unknown)} in the fleet", hint=f"boxes: {', '.join(subject.fleet.boxes)}"

@@ -67,6 +67,7 @@ def _measured(change: Change) -> str:
         parts.append(f"{seconds(change.gap)} without an engine, requests waited")
     if change.cut:
         parts.append(f"{change.cut} requests cut")
+    parts += [f"tool use of {engine} {told}" for engine, told in change.scores.items()]
     return f" {', '.join(parts)}" if parts else ""
 
 

@@ -14,6 +14,16 @@ from fleetctl.remote.connection import BoxConnection
 LIMIT = 30.0  # seconds that a box has for its answer
 
 
+class ScoreTold(Seen):
+    """What an engine scored in tool use (of 100) before it got traffic, and what the build before it had."""
+
+    score: float
+    before: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.score:.0f}" if self.before is None else f"{self.before:.0f} → {self.score:.0f}"
+
+
 class MoveTold(Seen):
     """A move as a box remembers it. ``started`` and ``ended`` are by the operators' clocks, ``written`` by the box's.
 
@@ -36,6 +46,7 @@ class MoveTold(Seen):
     by: str | None = None
     gap: float | None = None
     cut: int | None = None
+    scores: dict[str, ScoreTold] | None = None
 
 
 class Act(Seen):

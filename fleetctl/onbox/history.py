@@ -54,7 +54,7 @@ def told_of(name: str) -> Dict[str, Any]:
     if not all(key in move for key in NUMBERS):  # an earlier version wrote them into the plan alone
         plan = journal.plan(name)
         found.update({key: plan.get(key) for key in NUMBERS})
-    found.update({key: end.get(key) for key in ("result", "why", "by", "gap", "cut")}, ended=end.get("at"))
+    found.update({key: end.get(key) for key in ("result", "why", "by", "gap", "cut", "scores")}, ended=end.get("at"))
     if not end:
         undoing = [record for record in journal.records(name) if record.get("type") == "undoing"]
         found["why"] = undoing[-1].get("why") if undoing else None

@@ -128,4 +128,6 @@ def gate(move: Move) -> Iterable[Draft]:
             current = f", now {tools.current.score:.0f}" if tools.current is not None else ""
             asked.append(f"tool use (at least {tools.floor:.0f} of 100{current})")
             params["tools"] = tools.floor
+            if tools.current is not None:
+                params["tools_before"] = tools.current.score
         yield of_engine(engine, f"{engine.id} answers: {', '.join(asked)}", **params)

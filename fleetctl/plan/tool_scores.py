@@ -26,8 +26,9 @@ def demand(move: Move, engine: Engine) -> Demand | None:
     gate = move.target.gates.tools
     if gate is None or move.back:
         return None
-    current = _current(move, engine) if gate.no_worse_than == "current" else None
-    floor = max(gate.at_least, current.score - gate.tolerance if current is not None else 0.0)
+    current = _current(move, engine)
+    compared = current is not None and gate.no_worse_than == "current"
+    floor = max(gate.at_least, current.score - gate.tolerance if current is not None and compared else 0.0)
     known = _score(move, engine, move.target)
     return Demand(floor, known if known is not None and known.score >= floor else None, current)
 

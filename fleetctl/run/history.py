@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fleetctl.facts.history import Act, HistoryFacts, MoveTold
@@ -38,6 +38,8 @@ class Change:
     cut: int | None = None
     ended_by: str | None = None
     unit: str | None = None
+    scores: dict[str, str] = field(default_factory=dict)
+    """Engine → its score in tool use, such as ``75 → 86``."""
 
     @property
     def by_guard(self) -> bool:
@@ -85,6 +87,7 @@ def _of_move(move: MoveTold, boxes: tuple[str, ...], *, alive: bool) -> Change:
         took=took,
         gap=move.gap,
         cut=move.cut,
+        scores={engine: str(told) for engine, told in (move.scores or {}).items()},
         ended_by=move.by if move.by != move.who else None,
     )
 

@@ -14,7 +14,8 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
     """What a finished move measured, in seconds: ``gap`` without an engine, ``loads`` by engine, ``stops`` by unit.
 
     ``cut`` counts requests that still ran when their time was over. ``caches`` has by engine the tokens of cache that
-    it logged, and those that were expected (None: not known); ``scores`` what it scored in tool use (of 100).
+    it logged, and those that were expected (None: not known); ``scores`` what it scored in
+    tool use (of 100), and what the build ``before`` it did.
     """
     by_kind: dict[str, dict[str, Record]] = {}
     for step in plan.steps:
@@ -46,7 +47,14 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
         if tokens is not None:
             caches[engine] = {"tokens": tokens, "expected": expected.get(engine)}
     gates = by_kind.get("gate", {}).items()
-    scores = {params[name].params["engine"]: result["tools"]["score"] for name, result in gates if "tools" in result}
+    scores = {
+        params[name].params["engine"]: {
+            "score": result["tools"]["score"],
+            "before": params[name].params.get("tools_before"),
+        }
+        for name, result in gates
+        if "tools" in result
+    }
     stops = {
         f"{params[name].box}/{params[name].params['unit']}": result["took"]
         for name, result in by_kind.get("stop_engine", {}).items()

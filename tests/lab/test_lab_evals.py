@@ -38,6 +38,8 @@ def test_a_score_is_noted_and_a_build_that_is_too_bad_gets_no_traffic(moving: Mo
     moved = moving.cutover("replicas", text=good)
     end = next(event for event in moved.events if event["type"] == "move" and event["state"] == "done")
     assert set(end["scores"]) == {"replicas/standin@box1", "replicas/standin@box2"}
+    changed = next(event for event in moving.run("history").events if event["type"] == "change")
+    assert all(" → " in told for told in changed["scores"].values()) and len(changed["scores"]) == 2, changed
     # What has passed is not asked again.
     again = moving.run("restart", "--yes", text=good)
     assert again.rc == 0 and all("tools" not in step["params"] for step in again.plan["steps"])
