@@ -13,6 +13,7 @@ from fleetctl import __version__
 from fleetctl.cli import (
     apply,
     capacity,
+    clients,
     cutover,
     doctor,
     drain,
@@ -64,6 +65,7 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
+app.command("clients")(clients.clients)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.add_typer(capacity.app, name="capacity")

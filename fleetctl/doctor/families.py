@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleetctl.doctor.clients import CLIENTS
 from fleetctl.doctor.finding import Kind
 from fleetctl.doctor.scene import Family
 
-FAMILIES: tuple[Family[Any], ...] = ()
+FAMILIES: tuple[Family[Any], ...] = (CLIENTS,)
 
 
 def kinds() -> dict[str, Kind]:
