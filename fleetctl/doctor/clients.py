@@ -15,6 +15,7 @@ from fleetctl.plan.firewall import problems as firewall_problems
 
 LOOK = 3.0  # seconds that connections are watched; `fleetctl clients --watch` does it for longer
 LOG = 24 * 3600.0  # seconds of an engine's access log
+LATELY = 3600.0  # seconds
 A_TRY = 5  # requests in that time below which it was a person who tried something
 
 _MANY = "one copy gets that load on top of its share while the others idle, it never waits for a place, and a move or "
@@ -157,7 +158,15 @@ def _direct(scene: Scene, client: Client) -> Finding:
         f"{client.name} talks to {engines} directly, not through the proxy",
         *evidence,
         fix=f"point it at {proxy_url(scene)}: {where}{close}",
+        severity=Severity.NOTE if _is_long_ago(scene, client) else None,
     )
+
+
+def _is_long_ago(scene: Scene, client: Client) -> bool:
+    """It was there, and may be mended meanwhile."""
+    worked = client.requests.worked if client.requests is not None else None
+    now = max(facts.time for facts in scene.observed.values())
+    return client.connections == 0 and worked is not None and now - worked > LATELY
 
 
 def _url(scene: Scene, client: Client) -> list[str]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from fleetctl.doctor.clients import CLIENTS
 from fleetctl.doctor.finding import Kind
+from fleetctl.doctor.proxy.family import PROXY
 from fleetctl.doctor.scene import Family
 
-FAMILIES: tuple[Family[Any], ...] = (CLIENTS,)
+FAMILIES: tuple[Family[Any], ...] = (CLIENTS, PROXY)
 
 
 def kinds() -> dict[str, Kind]:

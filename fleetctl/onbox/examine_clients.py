@@ -15,7 +15,7 @@ from fleetctl.onbox.process import run
 from fleetctl.onbox.search import Hits, search
 
 EVERY = 0.2  # seconds from one look to the next: a request takes longer
-SPARE = 10  # a look that takes long is repeated only after so many times as long: this must not be what loads the box
+SPARE = 4  # a look that takes long is repeated only after so many times as long: this must not be what loads the box
 TELL = 1.0  # seconds from one word of progress to the next
 FOLLOW = 5.0  # seconds from one look into the logs to the next
 MOST = 1000  # connections that are told of
