@@ -74,7 +74,9 @@ def settings(scene: Scene, told: Mapping[str, ProxyTold]) -> Iterator[Finding]:
         known = {(setting.code, setting.setting) for setting in rendered}
         for box, one in told.items():
             if one.config is not None:
-                yield from _edited(box, [s for s in _bad(CONFIG, one.config, Program.HAPROXY) if _what(s) not in known])
+                yield from _edited(
+                    box, config.unit, [s for s in _bad(CONFIG, one.config, Program.HAPROXY) if _what(s) not in known]
+                )
         yield from _hold(scene, config)
     for box, one in told.items():
         for other in one.others:
@@ -128,14 +130,14 @@ def _shown(value: object) -> str:
     return "not set" if value is None else str(value)
 
 
-def _edited(box: str, found: list[Setting]) -> Iterator[Finding]:
+def _edited(box: str, unit: str, found: list[Setting]) -> Iterator[Finding]:
     for setting in found:
         yield LENGTHENS.found(
             box,
             str(setting.place),
             f"{setting.place} was edited on the box: `{setting.setting}`: {setting.outage}",
             f"{setting.code} {setting.where}: {setting.setting}",
-            fix="`fleetctl apply` puts the file back",
+            fix=f"`fleetctl apply` puts the file back; then on {box}: `systemctl reload {unit}` loads it",
             severity=setting.severity,
         )
 

@@ -74,10 +74,11 @@ def _uneven(scene: Scene, box: str, backend: str, up: list[RunningServer], told:
     since = time.strftime("%H:%M:%S", time.localtime(told.traffic.since.get(backend, told.traffic.now)))
     evidence = [f"{backend}/{name}: {count} requests since {since}" for name, count in sent.items()]
     drifted = [path for path in scene.observed[box].drift if "/proxy/" in path] if box in scene.observed else []
+    reload = f"on {box}: `systemctl reload {scene.live.proxy.unit if scene.live.proxy else ''}`"
     fix = (
-        f"{', '.join(drifted)} was edited on {box}: `fleetctl apply` puts it back"
+        f"{', '.join(drifted)} was edited on {box}: `fleetctl apply` puts it back; then {reload} loads it"
         if drifted
-        else f"on {box}: `systemctl reload {scene.live.proxy.unit if scene.live.proxy else ''}` loads the file again"
+        else f"{reload} loads the configuration again, which runs otherwise than it stands in the file"
     )
     if len(idle) == len(up) - 1:
         busy = next(name for name, count in sent.items() if count)

@@ -1,0 +1,153 @@
+"""Who talks to engines directly and who reads metrics through the proxy is found; traffic as it should be is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from moving import PROXY, Moving, eventually
+
+JOB = """\
+import json, time, urllib.request
+body = json.dumps({"model": "standin", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 200})
+url = "http://%s:8000/v1/chat/completions"
+while True:
+    urllib.request.urlopen(urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})).read()
+"""
+OLD = """\
+defaults
+    mode http
+    retries 3
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+listen old
+    bind :8999
+    server a %s:8000 check
+    server b %s:8000 check
+"""
+
+
+@pytest.fixture
+def replicas(moving: Moving) -> Moving:
+    """Copies of an engine on both boxes."""
+    moving.be_in("replicas")
+    return moving
+
+
+def found(moving: Moving, text: str | None = None) -> list[dict[str, Any]]:
+    """What doctor finds about clients and the proxy, but for the note that engines answer everybody."""
+    ran = moving.run("doctor", text=text)
+    assert ran.rc in (0, 9), ran
+    events = [event for event in ran.events if event["type"] == "finding"]
+    return [event for event in events if event["code"][0] in "CX" and event["code"] != "C03"]
+
+
+def told(findings: list[dict[str, Any]]) -> str:
+    return "\n".join(f"{f['code']} {f['says']}\n{f['evidence']}\n{f['fix']}" for f in findings)
+
+
+@contextmanager
+def direct_traffic(moving: Moving, box: str) -> Iterator[None]:
+    """A client on this machine, which is no box, that has an engine's own address."""
+    url, stop = f"http://{moving.lab.box(box).address}:8000/v1/chat/completions", threading.Event()
+    asked = {"model": "standin", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 200}
+
+    def client() -> None:
+        with httpx.Client(trust_env=False, timeout=60) as http:
+            while not stop.is_set():
+                http.post(url, json=asked)
+
+    thread = threading.Thread(target=client, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+@contextmanager
+def job_on(moving: Moving, box: str, engine: str) -> Iterator[None]:
+    """A batch job on a box, in a unit of its own."""
+    moving.put(box, "/opt/batch/job.py", JOB % moving.lab.box(engine).address)
+    moving.sh(box, "systemd-run --unit=batch-job /usr/bin/python3 /opt/batch/job.py")
+    try:
+        yield
+    finally:
+        moving.sh(box, "systemctl stop batch-job; rm -r /opt/batch")
+
+
+def test_traffic_through_the_proxy_health_checks_and_gates_are_no_findings(replicas: Moving) -> None:
+    moving = replicas
+    with moving.steady_traffic(4) as answers:
+        assert moving.run("restart", "box2", "--yes").rc == 0  # gates ask the engine directly, through SSH
+        eventually(lambda: len(answers.statuses) > 40)
+        findings = found(moving)
+        watched = moving.run("clients", "--watch", "2")
+    assert findings == [], told(findings)
+    assert (watched.rc, [e for e in watched.events if e["type"] == "client"]) == (0, []), watched
+    assert answers.failed == []
+
+
+def test_clients_that_go_round_the_proxy_are_named_with_address_and_process(replicas: Moving) -> None:
+    moving = replicas
+    here = str(moving.lab.bridge.host_address)
+    with moving.steady_traffic(2), direct_traffic(moving, "box2"), job_on(moving, "box1", "box2"):
+        watched = moving.run("clients", "--watch", "4")
+        findings = found(moving)
+        searched = moving.run("clients", "--search", "box1:/opt/batch")
+    clients = {c["address"]: c for c in watched.events[-1]["clients"]}
+    assert (watched.rc, set(clients)) == (9, {here, moving.lab.box("box1").address}), watched
+    job, stranger = clients[moving.lab.box("box1").address], clients[here]
+    assert (job["box"], job["process"]["unit"], job["process"]["command"]) == (
+        "box1",
+        "batch-job.service",
+        "python3 /opt/batch/job.py",
+    )
+    assert (stranger["box"], stranger["process"], stranger["engines"]) == (None, None, ["replicas/standin@box2"])
+    assert stranger["connections"] and stranger["up"], "bytes are told of a connection that is open"
+    assert sorted((f["code"], f["where"]) for f in findings) == [("C01", here), ("C01", "batch-job.service")], told(
+        findings
+    )
+    assert f"http://{moving.lab.box('box1').address}:8080/v1" in told(findings)
+    assert [(e["path"], e["line"]) for e in searched.events if e["type"] == "setting"] == [("/opt/batch/job.py", 3)]
+
+
+def test_a_scrape_through_the_proxy_is_found(replicas: Moving) -> None:
+    moving = replicas
+    for _ in range(3):
+        assert "vllm:" in httpx.get(f"{moving.proxy}/metrics", trust_env=False).text
+    findings = [finding for finding in found(moving) if finding["code"] != "C01"]  # of the test before
+    assert [(f["code"], f["where"]) for f in findings] == [("X09", str(moving.lab.bridge.host_address))], told(findings)
+    assert f"http://{moving.lab.box('box2').address}:8000/metrics" in findings[0]["fix"]
+
+
+def test_one_copy_with_all_the_traffic_and_an_old_proxy_that_would_start_at_boot_are_found(replicas: Moving) -> None:
+    moving = replicas
+    config = "/etc/fleetctl/proxy/haproxy.cfg"
+    boxes = [moving.lab.box(box).address for box in ("box1", "box2")]
+    moving.put("box2", "/etc/haproxy/haproxy.cfg", OLD % (boxes[0], boxes[1]))
+    moving.sh("box2", "systemctl enable haproxy")
+    moving.sh("box1", f"sed -i 's/^    balance leastconn/    balance first/' {config} && systemctl reload {PROXY}")
+    eventually(lambda: "first" in moving.sh("box1", f"grep balance {config}"))
+    threading.Event().wait(4)  # a server that has only just come up owes nobody a share
+    for _ in range(40):
+        assert moving.answers()
+    findings = [finding for finding in found(moving) if finding["code"] not in ("C01", "X09")]
+    moving.sh("box2", "systemctl disable haproxy")
+    ran = moving.run("apply", "--yes")
+    assert ran.rc == 0, ran
+    moving.sh("box1", f"systemctl reload {PROXY}")  # as the finding says
+    codes = {finding["code"]: finding for finding in findings}
+    assert sorted(codes) == ["X01", "X03", "X08"], told(findings)
+    assert "got all of" in codes["X08"]["says"] and config in codes["X08"]["fix"]
+    assert codes["X03"]["where"] == "haproxy.service" and "would start at boot" in codes["X03"]["says"]
+    evidence = "\n".join(codes["X03"]["evidence"])
+    assert "H20" in evidence and "timeout server 60s" in evidence and "H10" in evidence
+    assert f"systemctl reload {PROXY}" in codes["X08"]["fix"]
+    assert "X08" not in {finding["code"] for finding in found(moving)}
