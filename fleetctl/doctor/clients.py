@@ -134,7 +134,8 @@ def _direct(scene: Scene, client: Client) -> Finding:
     evidence = []
     if client.connections:
         ends = f"{client.address} → {', '.join(_url(scene, client))}"
-        evidence.append(f"{ends}: {client.connections} connections in {LOOK:g} s, {client.open} open")
+        count = f"{client.connections} connection{'' if client.connections == 1 else 's'}"
+        evidence.append(f"{ends}: {count} in {LOOK:g} s, {client.open} open")
     if client.requests is not None:
         evidence.append(f"access log of {engines}: {_counted(client.requests)} from {client.address}")
     if client.process is not None:

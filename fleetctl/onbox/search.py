@@ -97,7 +97,7 @@ def _search_text(
 ) -> None:
     lines = text.split("\n")
     for number, line in enumerate(lines, start=1):
-        if len(line) > 100_000 or hits.full():
+        if len(line) > 100_000 or len(hits.found) >= MOST_HITS:
             continue
         if api and line.lstrip().startswith(("#", ";")):
             continue

@@ -19,7 +19,7 @@ from fleetctl.render.release import ProxyConfig
 from fleetctl.spec.fleet import Proxy
 
 CONFIG = f"{PROXY_FOLDER}/haproxy.cfg"
-SHOWN = 8  # settings of an old proxy that are told
+SHOWN = 12  # settings of an old proxy that are told
 
 LENGTHENS = Kind(
     "X01",
@@ -88,12 +88,13 @@ def _what(setting: Setting) -> tuple[str, str]:
 
 
 def _bad(name: str, text: str, program: Program) -> list[Setting]:
-    """Findings of lint that are no mere notes; none for a text that cannot be read."""
+    """Findings of lint that are no mere notes, errors first; none for a text that cannot be read."""
     try:
         _, found = lint(name, text, kind=program)
     except SpecError:
         return []
-    return [setting for setting in found if setting.severity is not Severity.NOTE]
+    bad = [setting for setting in found if setting.severity is not Severity.NOTE]
+    return sorted(bad, key=lambda setting: setting.severity is not Severity.ERROR)
 
 
 def _of_file(scene: Scene, found: list[Setting]) -> Iterator[Finding]:
