@@ -9,7 +9,8 @@ from typing import Any
 
 from fleetctl.doctor.finding import Finding, Kind, Severity
 from fleetctl.doctor.scene import Family, Scene
-from fleetctl.facts.clients import Client, ClientsTold, Requests, clients, question, words
+from fleetctl.facts.clients import Client, clients, question, words
+from fleetctl.facts.direct import ClientsTold, Requests
 from fleetctl.plan.firewall import guards, loaded_as_wanted
 from fleetctl.plan.firewall import problems as firewall_problems
 
@@ -135,7 +136,7 @@ def _direct(scene: Scene, client: Client) -> Finding:
     if client.connections:
         ends = f"{client.address} → {', '.join(_url(scene, client))}"
         count = f"{client.connections} connection{'' if client.connections == 1 else 's'}"
-        evidence.append(f"{ends}: {count} in {LOOK:g} s, {client.open} open")
+        evidence.append(f"{ends}: {count} in the last minute, {client.open} open")
     if client.requests is not None:
         evidence.append(f"access log of {engines}: {_counted(client.requests)} from {client.address}")
     if client.process is not None:

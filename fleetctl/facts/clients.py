@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fleetctl.facts.types import Observed, Seen
+from fleetctl.facts.direct import Caller, ClientsTold, Connection, Requests
+from fleetctl.facts.types import Observed
 from fleetctl.render.release import Engine, Release
 from fleetctl.spec.fleet import Fleet
 
@@ -16,122 +17,6 @@ READERS = {
     "netdata", "datadog-agent", "zabbix_agentd", "zabbix_agent2", "metricbeat", "blackbox_export",
 }  # fmt: skip
 WORK, READS = "work", "reads"
-
-
-class Caller(Seen):
-    """A process of a box that has a connection open. ``command`` is its program, and its script."""
-
-    pid: int
-    comm: str
-    unit: str | None = None
-    command: str = ""
-
-    def __str__(self) -> str:
-        unit = f", {self.unit}" if self.unit else ""
-        return f"{self.command or self.comm} (pid {self.pid}{unit})"
-
-
-class Connection(Seen):
-    """One connection to an engine's own port, seen from ``first`` to ``last`` (epoch seconds), perhaps ``open`` still.
-
-    ``incoming``: it was seen on the engine's box, and ``remote`` is the client's end. Otherwise ``remote`` is the
-    engine's end, and ``process`` has it open. Sizes are bytes as ``local`` counts them; None: not told.
-    """
-
-    local: tuple[str, int]
-    remote: tuple[str, int]
-    incoming: bool
-    first: float
-    last: float
-    open: bool
-    process: Caller | None = None
-    sent: int | None = None
-    received: int | None = None
-
-    @property
-    def client(self) -> tuple[str, int]:
-        """The client's end."""
-        return self.remote if self.incoming else self.local
-
-    @property
-    def engine(self) -> tuple[str, int]:
-        """The engine's end."""
-        return self.local if self.incoming else self.remote
-
-    @property
-    def up(self) -> int | None:
-        """Bytes that the client sent."""
-        return self.received if self.incoming else self.sent
-
-    @property
-    def down(self) -> int | None:
-        """Bytes that the client got."""
-        return self.sent if self.incoming else self.received
-
-
-class Requests(Seen):
-    """Requests of one address by an engine's log. ``worked`` is when the last one came that was work."""
-
-    work: int = 0
-    reads: int = 0
-    other: int = 0
-    last: float = 0.0
-    worked: float | None = None
-
-    def and_(self, more: Requests) -> Requests:
-        """These and more."""
-        worked = [at for at in (self.worked, more.worked) if at is not None]
-        return Requests(
-            work=self.work + more.work,
-            reads=self.reads + more.reads,
-            other=self.other + more.other,
-            last=max(self.last, more.last),
-            worked=max(worked, default=None),
-        )
-
-
-class Log(Seen):
-    """The access log of one engine. ``connections`` (``ADDRESS PORT``) says of some what was asked over them."""
-
-    lines: int = 0
-    oldest: float | None = None
-    clients: dict[str, Requests] = {}
-    connections: dict[str, str] = {}
-    complete: bool = True
-    why: str | None = None
-
-    def and_(self, more: Log) -> Log:
-        """This and what was written after it."""
-        later = {address: self.clients.get(address, Requests()).and_(told) for address, told in more.clients.items()}
-        return self.model_copy(
-            update={
-                "lines": self.lines + more.lines,
-                "clients": {**self.clients, **later},
-                "connections": {**self.connections, **more.connections},
-            }
-        )
-
-
-class Setting(Seen):
-    """A line that names an engine's own address. ``near``: its port is in another line nearby."""
-
-    path: str
-    line: int
-    address: str
-    engine: str
-    near: bool = False
-
-
-class ClientsTold(Seen):
-    """What one box told. ``listens`` are the addresses on which its engines listen, by port."""
-
-    began: float = 0.0
-    looks: int = 0
-    seen: tuple[Connection, ...] = ()
-    more: int = 0
-    asked: dict[int, Log] = {}
-    listens: dict[int, tuple[str, ...]] = {}
-    settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -232,18 +117,32 @@ def clients(live: Release, fleet: Fleet, observed: Observed, told: Mapping[str, 
         for address in _ends(engine, observed, engine.head.box)
     }
     known = fleet_addresses(fleet, observed)
-    found: dict[tuple[str, str, str], Client] = {}
-    for box, one in told.items():
-        for connection in one.seen:
-            if not (connection.incoming and connection.client in named):
-                _add(found, box, connection, ends.get(connection.engine, ""), asked)
+    found: dict[Key, Client] = {}
+    seen = [(box, connection) for box, one in told.items() for connection in one.seen]
+    seen.sort(key=lambda one: one[1].incoming)
+    # A container with a network of its own comes to the engine of its box with an address that is no box's.
+    containers = {(box, c.local[0]): _key(box, c) for box, c in seen if not c.incoming and c.local[0] not in known}
+    for box, connection in seen:
+        if not (connection.incoming and connection.client in named):
+            key = containers.get((box, connection.client[0])) or _key(box, connection)
+            _add(found, key, box, connection, ends.get(connection.engine, ""), asked)
     for box, one in told.items():
         for port, log in one.asked.items():
             engine = next((e.id for e in live.engines if e.head.box == box and e.port == port), "")
             for address, requests in log.clients.items():
                 if address not in known:
-                    _add_requests(found, address, requests, engine)
+                    key = containers.get((box, address)) or ("", address, "")
+                    _add_requests(found, key, address, requests, engine)
     return sorted(found.values(), key=lambda client: (-client.connections, client.name))
+
+
+Key = tuple[str, str, str]
+"""Box, unit and short name of a process; or an address in the middle."""
+
+
+def _key(box: str, connection: Connection) -> Key:
+    process = connection.process
+    return (box, process.unit or str(process.pid), process.comm) if process else ("", connection.client[0], "")
 
 
 def _asked_over(told: Mapping[str, ClientsTold]) -> dict[tuple[str, int], str]:
@@ -257,7 +156,8 @@ def _asked_over(told: Mapping[str, ClientsTold]) -> dict[tuple[str, int], str]:
 
 
 def _add(
-    found: dict[tuple[str, str, str], Client],
+    found: dict[Key, Client],
+    key: Key,
     box: str,
     connection: Connection,
     engine: str,
@@ -265,11 +165,9 @@ def _add(
 ) -> None:
     process = connection.process
     address = connection.client[0]
-    key = (box, process.unit or str(process.pid), process.comm) if process else ("", address, "")
     before = found.get(key)
     if before is None:
-        whose = box if process else None
-        before = Client(address, whose, process, (), connection.first, connection.last)
+        before = Client(address, box if process else None, process, (), connection.first, connection.last)
     kind = asked.get(connection.client)
     found[key] = replace(
         before,
@@ -284,8 +182,7 @@ def _add(
     )
 
 
-def _add_requests(found: dict[tuple[str, str, str], Client], address: str, requests: Requests, engine: str) -> None:
-    key = ("", address, "")
+def _add_requests(found: dict[Key, Client], key: Key, address: str, requests: Requests, engine: str) -> None:
     last = requests.worked or requests.last
     before = found.get(key) or Client(address, None, None, (), last, last)
     found[key] = replace(

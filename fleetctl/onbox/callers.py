@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from typing import Any, Dict, Iterable, List, Optional, Set
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from fleetctl.onbox.services import CONTAINER
 from fleetctl.onbox.units import comm_of, environment_of, unit_of
@@ -21,6 +21,7 @@ class Callers:
         self._of: Dict[int, Dict[str, Any]] = {}  # inode → the process
         self._likely: List[int] = []  # processes that had a socket of interest: they are looked at first
         self._looked = 0.0
+        self._others: Dict[int, Tuple[float, Dict[str, Any]]] = {}
 
     def of(self, inodes: Iterable[int]) -> Dict[int, Dict[str, Any]]:
         """Inode → process, for those that are found at this moment."""
@@ -34,6 +35,13 @@ class Callers:
             self._search(missing, (int(name) for name in os.listdir("/proc") if name.isdigit()))
         self._of = {inode: process for inode, process in self._of.items() if inode in wanted}
         return dict(self._of)
+
+    def described(self, pid: int) -> Dict[str, Any]:
+        """What there is to say of a process that is known otherwise."""
+        known = self._others.get(pid)
+        if known is None or time.monotonic() - known[0] > EVERY:
+            known = self._others[pid] = (time.monotonic(), described(pid, _carriers()))
+        return known[1]
 
     def _search(self, missing: Set[int], pids: Iterable[int]) -> None:
         carriers: Optional[Set[int]] = None
@@ -96,7 +104,10 @@ def _sockets(pid: int) -> Set[int]:
 
 
 def _carriers() -> Set[int]:
-    """Every program of fleetctl on this box, and the processes of sshd that carry it: tunnels begin in those."""
+    """Every program of fleetctl on this box, and the processes of sshd that carry it: tunnels begin in those.
+
+    The one that listens is among them; it has no tunnel.
+    """
     found = set()
     for name in os.listdir("/proc"):
         if name.isdigit() and PROGRAM in _command_line(int(name)):
@@ -104,8 +115,7 @@ def _carriers() -> Set[int]:
             found.add(pid)
             for _ in range(16):
                 pid = _parent(pid)
-                # The one that listens carries everybody's connections, and its own parent is init.
-                if pid <= 1 or _parent(pid) <= 1:
+                if pid <= 1:
                     break
                 if comm_of(pid).startswith("sshd"):
                     found.add(pid)

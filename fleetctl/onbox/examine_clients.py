@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from fleetctl.onbox.accesslog import Asked
 from fleetctl.onbox.callers import Callers
-from fleetctl.onbox.connections import ESTABLISHED, LISTENS, TABLES, WAITS, Row, address, rows
+from fleetctl.onbox.connections import ESTABLISHED, LISTENS, WAITS, Row, address, rows
 from fleetctl.onbox.journalctl import read_back
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
@@ -98,8 +98,8 @@ class _Watch:
         self._seen: Dict[Key, Dict[str, Any]] = {}
         self._changed: Set[Key] = set()
         self._callers = Callers()
-        self._tables: Tuple[str, ...] = TABLES
-        self._tables_at = 0.0
+        self._namespaces: List[int] = []
+        self._namespaces_at = 0.0
         self.fleet: Set[End] = set()  # far ends, on boxes of the fleet, of connections to engines here
         self.listens: Dict[int, Set[str]] = {}
         self.looks = 0
@@ -111,18 +111,22 @@ class _Watch:
         self.looks += 1
         here: Set[Key] = set()
         sockets: Dict[Key, int] = {}
-        for row in self._rows():
+        for row in rows():
             if row.local_port in self._ports:
                 self._incoming(row, now, here)
-            if row.remote_port in self._target_ports and row.state == ESTABLISHED:
-                key = _key(row)
-                if key[2:] in self._targets:
-                    sockets[key] = row.inode
+            if row.state == ESTABLISHED and self._leads_to_engine(row):
+                sockets[_key(row)] = row.inode
+        contained = {_key(row): (row, pid) for row, pid in self._of_containers() if self._leads_to_engine(row)}
+        sockets.update((key, row.inode) for key, (row, _) in contained.items() if row.inode)
         found = self._callers.of(sockets.values())
-        for key, inode in sockets.items():
-            process = found.get(inode)
+        for key in {**sockets, **contained}:
+            process = found.get(sockets.get(key, 0))
+            if process is None and key in contained:
+                # Over already, or too short to be found: it was somebody in that container.
+                process = self._callers.described(contained[key][1])
             if process is not None and not process["ours"]:
-                self._note(key, now, here, incoming=False, process=process)
+                over = key in contained and contained[key][0].state == WAITS
+                self._note(key, now, here, incoming=False, process=process, over=over)
         for key, one in self._seen.items():
             if one["open"] and key not in here:
                 one["open"] = False
@@ -174,16 +178,18 @@ class _Watch:
             del self._seen[over]
         return over is not None
 
-    def _rows(self) -> Iterator[Row]:
-        """The tables of the box, and those of every container with a network of its own."""
-        if time.monotonic() - self._tables_at >= TELL:
-            self._tables_at = time.monotonic()
-            self._tables = (*TABLES, *_other_tables())
-        own = len(TABLES)
-        yield from rows(self._tables[:own])
-        for row in rows(self._tables[own:]):
-            if row.local_port not in self._ports:  # a port of the container is no engine's
-                yield row
+    def _leads_to_engine(self, row: Row) -> bool:
+        return row.remote_port in self._target_ports and (address(row.remote), row.remote_port) in self._targets
+
+    def _of_containers(self) -> Iterator[Tuple[Row, int]]:
+        """Connections of every container with a network of its own, open or just over, and its first process."""
+        if time.monotonic() - self._namespaces_at >= TELL:
+            self._namespaces_at = time.monotonic()
+            self._namespaces = other_networks()
+        for pid in self._namespaces:
+            for row in rows(["/proc/%d/net/%s" % (pid, table) for table in ("tcp", "tcp6")]):
+                if row.state in (ESTABLISHED, WAITS):
+                    yield row, pid
 
     def measure(self, call: Call) -> None:
         """Bytes of the connections that are open, where `ss` tells them."""
@@ -212,21 +218,16 @@ def _key(row: Row) -> Key:
     return address(row.local), row.local_port, address(row.remote), row.remote_port
 
 
-def _other_tables() -> List[str]:
-    """Tables of the network namespaces that are not this program's, through one process of each."""
-    found: Dict[str, str] = {}
-    try:
-        mine = os.readlink("/proc/self/ns/net")
-    except OSError:
-        return []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                found.setdefault(os.readlink("/proc/%s/ns/net" % name), name)
-            except OSError:
-                continue
-    found.pop(mine, None)
-    return ["/proc/%s/net/%s" % (pid, table) for pid in found.values() for table in ("tcp", "tcp6")]
+def other_networks() -> List[int]:
+    """The first process of each network namespace that is not this program's."""
+    found: Dict[str, int] = {}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            found.setdefault(os.readlink("/proc/%d/ns/net" % pid), pid)
+        except OSError:
+            continue
+    found.pop(os.readlink("/proc/self/ns/net"), None)
+    return list(found.values())
 
 
 _ENDS = re.compile(r"^\S*\s*\d+\s+\d+\s+(\S+):(\d+)\s+(\S+):(\d+)")

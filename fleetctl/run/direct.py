@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleetctl.errors import BoxError, FleetError, RefusedError, SpecError
-from fleetctl.facts.clients import Client, ClientsTold, Connection, Log, Setting, clients, question, words
+from fleetctl.facts.clients import Client, clients, question, words
+from fleetctl.facts.direct import ClientsTold, Connection, Log, Setting
 from fleetctl.facts.gather import gather_some, questions
 from fleetctl.facts.types import Observed, lead_of
 from fleetctl.onbox.search import Hits, search

@@ -84,13 +84,16 @@ def job_on(moving: Moving, box: str, engine: str) -> Iterator[None]:
 
 def test_traffic_through_the_proxy_health_checks_and_gates_are_no_findings(replicas: Moving) -> None:
     moving = replicas
+    metrics = f"http://{moving.lab.box('box2').address}:8000/metrics"
     with moving.steady_traffic(4) as answers:
+        watch = moving.start("clients", "--watch", "15")
         assert moving.run("restart", "box2", "--yes").rc == 0  # gates ask the engine directly, through SSH
-        eventually(lambda: len(answers.statuses) > 40)
+        for _ in range(3):
+            assert "vllm:" in httpx.get(metrics, trust_env=False).text  # as a monitor should
         findings = found(moving)
-        watched = moving.run("clients", "--watch", "2")
+        watched = watch.finish()
     assert findings == [], told(findings)
-    assert (watched.rc, [e for e in watched.events if e["type"] == "client"]) == (0, []), watched
+    assert (watched.rc, [e for e in watched.events if e["type"] == "client" and e["direct"]]) == (0, []), watched
     assert answers.failed == []
 
 

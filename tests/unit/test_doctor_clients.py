@@ -9,7 +9,8 @@ from planned import layout
 from scenes import scene
 
 from fleetctl.doctor.clients import CLIENTS
-from fleetctl.facts.clients import ClientsTold, question, words
+from fleetctl.facts.clients import question, words
+from fleetctl.facts.direct import ClientsTold
 
 A, B = "10.0.0.1", "10.0.0.2"  # the boxes; b has the engine that everybody talks to, a the proxy
 STRANGER = ("192.0.2.7", 53210)
@@ -54,8 +55,10 @@ CASES = [
             "b": {
                 "seen": [
                     connection(remote=("172.17.0.2", 40000)),
+                    connection(remote=("172.17.0.2", 40001), open=False),
                     connection(local=("172.17.0.2", 40000), remote=(B, 8000), incoming=False, process=JOB),
-                ]
+                ],
+                "asked": log("172.17.0.2", work=50),
             }
         },
         [("C01", "warning", "b", "batch.service")],
@@ -158,7 +161,7 @@ def test_the_fix_names_the_proxy_and_the_words_to_write() -> None:
     (found,) = CLIENTS.find(scene(), told)
     assert found.says == f"{STRANGER[0]} talks to replicas/qwen@b directly, not through the proxy"
     assert f"http://{A}:8080/v1" in found.fix and "firewall: {allow: [192.0.2.7]}" in found.fix
-    assert found.evidence == (f"{STRANGER[0]} → {B}:8000: 1 connection in 3 s, 1 open",)
+    assert found.evidence == (f"{STRANGER[0]} → {B}:8000: 1 connection in the last minute, 1 open",)
 
 
 def test_a_fleet_without_a_layout_asks_nothing() -> None:
