@@ -16,7 +16,7 @@ LOOK = 3.0  # seconds of a look without --watch
 
 def clients(
     seconds: Annotated[
-        float | None, typer.Argument(metavar="[SECONDS]", min=1, max=7 * 86400, help="With --watch: for how long.")
+        str | None, typer.Argument(metavar="SECONDS", help="With --watch: for how long; 60, 15m or 2h.")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on looking, until Ctrl-C or for SECONDS.")] = False,
     search: Annotated[
@@ -41,14 +41,30 @@ def clients(
     from fleetctl.errors import SpecError
 
     if seconds is not None and not watch:
-        raise SpecError("SECONDS says how long to watch", hint=f"fleetctl clients --watch {seconds:g}")
+        raise SpecError("SECONDS says how long to watch", hint=f"fleetctl clients --watch {seconds}")
     if search and watch:
         raise SpecError("--search looks into files and --watch at connections: one at a time")
     ways: dict[str, Any] = {"accept_new": accept_new, "ssh_config": ssh_config, "via": via}
     if search:
         _search(fleet, search, json=json, **ways)
     else:
-        _look(fleet, seconds, watch=watch, json=json, **ways)
+        _look(fleet, _period(seconds), watch=watch, json=json, **ways)
+
+
+def _period(text: str | None) -> float | None:
+    """Seconds; None: without an end. Raises SpecError for what is no time of a second or more."""
+    from fleetctl.errors import SpecError
+    from fleetctl.spec.units import parse_duration
+
+    if text is None:
+        return None
+    try:
+        period = parse_duration(text)
+    except ValueError as error:
+        raise SpecError(f"--watch {text} is no stretch of time: {error}") from error
+    if period < 1:
+        raise SpecError(f"--watch {text} is too short to see anything", hint="a second or more; without it: to Ctrl-C")
+    return period
 
 
 def _look(fleet: FleetFile, seconds: float | None, *, watch: bool, json: bool, **ways: Any) -> None:
