@@ -102,7 +102,8 @@ class Direct:
                 self._boxes[box].call_with(
                     OP,
                     {**args, "seconds": seconds, "sizes": True, "follow": True},
-                    on_event=lambda event: news.put((box, event)),
+                    # Reading a long log has a word of progress of its own.
+                    on_event=lambda event: news.put((box, event)) if "seen" in event else None,
                 )
                 news.put((box, None))
             except FleetError as error:
