@@ -10,19 +10,21 @@ from typing import Any, Dict, Iterable, Optional, Set, Tuple
 UVICORN = re.compile(
     rb'(?:^|[\s:])([0-9a-fA-F.:\[\]]{2,45}):(\d{1,5}) - "([A-Z]{3,7}) (\S{1,400}) HTTP/[0-9.]+" (\d{3})'
 )
+MOST_CONNECTIONS = 3000
 MOST = 200  # addresses; a fleet has fewer clients, and a port scan has more
 
 
 class Asked:
     """Takes lines in the form of ``journalctl -o short-unix --reverse``.
 
-    ``known`` are addresses of which nothing is counted; ``ports`` are connections (address and port) of interest all
-    the same. Asking for completions, embeddings and the like is work; a GET is not, and neither is a question that was
-    refused.
+    ``known`` are addresses of which nothing is counted. What was asked over a connection is told of those in ``ports``
+    (address and port), and of all since ``recent`` (epoch seconds). Asking for completions, embeddings and the like is
+    work; a GET is not, and neither is a question that was refused.
     """
 
-    def __init__(self, known: Iterable[str], ports: Set[Tuple[str, int]]) -> None:
+    def __init__(self, known: Iterable[str], ports: Set[Tuple[str, int]], recent: float) -> None:
         self._known = set(known)
+        self._recent = recent
         self._ports = ports
         self.lines = 0
         self.oldest: Optional[float] = None
@@ -40,7 +42,7 @@ class Asked:
         self.oldest = at
         address, port, method, status = request
         kind = "work" if method == "POST" and status < 400 else "reads" if method in ("GET", "HEAD") else "other"
-        if (address, port) in self._ports:
+        if (address, port) in self._ports or (at >= self._recent and len(self.connections) < MOST_CONNECTIONS):
             name = "%s %d" % (address, port)
             self.connections[name] = "work" if "work" in (kind, self.connections.get(name)) else kind
         if address in self._known or (address not in self.clients and len(self.clients) >= MOST):

@@ -20,6 +20,7 @@ TELL = 1.0  # seconds from one word of progress to the next
 FOLLOW = 5.0  # seconds from one look into the logs to the next
 MOST = 1000  # connections that are told of
 MOST_LINES = 500_000
+MARGIN = 5.0  # seconds before a look from which on it is told what was asked over each connection
 LOG_LIMIT = 8.0  # seconds for the logs of all engines here
 Key = Tuple[str, int, str, int]
 End = Tuple[str, int]
@@ -71,13 +72,13 @@ def examine_clients(
             asked: Dict[str, Any] = {}
             if follow and time.time() - read >= FOLLOW:
                 since, read = read, time.time()
-                asked = _asked(call, ports, watch, read - since, set(known))
+                asked = _asked(call, ports, watch, read - since, set(known), since)
             call.event(at=time.time(), seen=watch.news(), asked=asked)
         if end is not None and time.monotonic() >= end:
             break
         if call.cancelled.wait(max(EVERY, took * SPARE)):
             call.check()
-    asked = _asked(call, ports, watch, log, set(known)) if log else {}
+    asked = _asked(call, ports, watch, log, set(known), began - MARGIN) if log else {}
     return {
         "began": began,
         "looks": watch.looks,
@@ -261,12 +262,14 @@ def _plain(host: str) -> str:
     return str(getattr(read, "ipv4_mapped", None) or read)
 
 
-def _asked(call: Call, ports: Dict[str, str], watch: _Watch, back: float, known: Set[str]) -> Dict[str, Any]:
+def _asked(
+    call: Call, ports: Dict[str, str], watch: _Watch, back: float, known: Set[str], recent: float
+) -> Dict[str, Any]:
     """Port → what the log of its engine says. ``complete``: all of that time was read."""
     found: Dict[str, Any] = {}
     end = time.monotonic() + LOG_LIMIT
     for port, unit in ports.items():
-        asked = Asked({*known, "127.0.0.1", "::1"}, watch.fleet)
+        asked = Asked({*known, "127.0.0.1", "::1"}, watch.fleet, recent)
         left = max(1.0, end - time.monotonic())
         read = read_back(call, unit, time.time() - back, asked.add, MOST_LINES, left)
         found[port] = {**asked.told(), **read}

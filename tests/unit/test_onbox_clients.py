@@ -148,14 +148,18 @@ LINES = r"""
 
 
 def test_the_access_log_says_who_asked_for_work_and_who_only_read() -> None:
-    asked = accesslog.Asked(["10.0.0.1"], {("10.0.0.1", 40000), ("192.0.2.8", 53208)})
+    asked = accesslog.Asked(["10.0.0.1"], {("10.0.0.1", 40000), ("192.0.2.8", 53208)}, 1796034660.0)
     for line in LINES.strip().encode().split(b"\n"):
         asked.add(line)
     told = asked.told()
     counts = {client: (one["work"], one["reads"], one["other"]) for client, one in told["clients"].items()}
     # What an engine that trusts X-Forwarded-For writes has port 0: it came through the proxy.
     assert counts == {"192.0.2.7": (1, 0, 1), "192.0.2.8": (0, 2, 0), "fd00::9": (1, 0, 0)}
-    assert told["connections"] == {"10.0.0.1 40000": "work", "192.0.2.8 53208": "reads"}
+    assert told["connections"] == {
+        "10.0.0.1 40000": "work",
+        "192.0.2.8 53208": "reads",
+        "192.0.2.7 53210": "work",
+    }, "those asked for, and all of the last second"
     assert told["clients"]["192.0.2.7"]["worked"] == 1796034660.0
 
 
