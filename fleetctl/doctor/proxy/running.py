@@ -12,7 +12,7 @@ from fleetctl.plan.difference import description_of, engine_name
 from fleetctl.render.names import PROXY_STATES
 from fleetctl.render.release import Engine, ProxyConfig, Release, Server
 
-FORCED_MAINT, CONFIGURED_MAINT, FORCED_DRAIN = 0x01, 0x04, 0x08  # bits of srv_admin_state
+FORCED_MAINT, FORCED_DRAIN = 0x01, 0x08  # bits of srv_admin_state
 AGAIN = "again"  # the server of each backend that leads back to the wait
 
 DIFFERS = Kind(
@@ -22,7 +22,8 @@ DIFFERS = Kind(
     looks_for="servers of the running HAProxy with another address, port, limit or state than the live layout gives "
     "them, one that is missing, and a configuration that is not the one of the layout",
     why="requests go where nobody expects them, or not to an engine that is ready",
-    fix="`fleetctl apply` puts the proxy right",
+    fix="`fleetctl apply` opens and closes servers and brings the configuration; what somebody changed in the running "
+    "proxy alone goes with `systemctl reload fleetctl-proxy`",
     source="HAProxy's runtime API: show stat, show servers state",
 )
 NOT_APPLIED = Kind(
@@ -38,8 +39,8 @@ LEFT_STATE = Kind(
     "X06",
     Severity.WARNING,
     "a restart of the proxy would bring an old state back",
-    looks_for=f"servers in {PROXY_STATES} whose state or address is not the one that they have now, while no move is "
-    "under way",
+    looks_for=f"servers in {PROXY_STATES} that would be out of service although they are not now, or have another "
+    "address than the layout gives them, while no move is under way",
     why="HAProxy reads the file when it starts: the server would be out of service, or have an address of former times",
     fix="remove the file; fleetctl writes it anew when a server is drained or opened",
     source="HAProxy 2.6 configuration manual, server-state-file",
@@ -54,16 +55,20 @@ def running(scene: Scene, told: Mapping[str, ProxyTold]) -> Iterator[Finding]:
         return
     for box, one in told.items():
         if box in live.boxes and box in scene.observed and one.running is not None:
-            differing = [*_configuration(scene, box), *_servers(scene, box, live, one.running)]
+            for_apply = [*_configuration(scene, box), *_states(scene, box, live, one.running)]
+            for_reload = [*_places(scene, live, one.running)]
+            differing = [*for_apply, *for_reload]
             if differing:
+                reload = f"on {box}: `systemctl reload {live.unit}`, which loads its file again"
+                words = [*(["`fleetctl apply`"] if for_apply else []), *([reload] if for_reload else [])]
                 yield DIFFERS.found(
                     box,
                     live.unit,
                     f"the running proxy is not as {scene.live.layout} wants it: {differing[0]}",
                     *differing,
-                    fix="fleetctl apply",
+                    fix="; then ".join(words),
                 )
-            yield from _left(scene, box, one, one.running)
+            yield from _left(scene, box, live, one)
     yield from _not_applied(scene, live)
 
 
@@ -80,22 +85,31 @@ def _configuration(scene: Scene, box: str) -> Iterator[str]:
         yield f"its configuration is `{proxy.description}`, and that of the layout `{description_of(scene.live)}`"
 
 
-def _servers(scene: Scene, box: str, live: ProxyConfig, seen: Running) -> Iterator[str]:
+def _states(scene: Scene, box: str, live: ProxyConfig, seen: Running) -> Iterator[str]:
+    """Servers that get requests, or none, against the layout; those that are missing or of no layout."""
     there = {server.id: server for server in seen.servers if server.server != AGAIN}
     wanted = {f"{backend.name}/{server.name}": server for backend in live.backends for server in backend.servers}
     engines = {f"{engine.backend}/{engine.server}": engine for engine in scene.live.engines}
     for name, server in wanted.items():
         if name not in there:
             yield f"{name} is missing"
-            continue
-        if server.layout == scene.live.layout:
-            yield from _place(name, server, there[name])
+        elif server.layout == scene.live.layout:
             yield from _state(scene, box, name, engines.get(name), there[name])
         elif there[name].up:
             yield f"{name}, which is not of this layout, gets requests"
     for name, other in there.items():
         if name not in wanted and other.backend in {backend.name for backend in live.backends}:
             yield f"{name} ({other.address}:{other.port}) is of no layout"
+
+
+def _places(scene: Scene, live: ProxyConfig, seen: Running) -> Iterator[str]:
+    """Addresses and limits that somebody has changed in the running proxy."""
+    there = {server.id: server for server in seen.servers}
+    for backend in live.backends:
+        for server in backend.servers:
+            name = f"{backend.name}/{server.name}"
+            if server.layout == scene.live.layout and name in there:
+                yield from _place(name, server, there[name])
 
 
 def _place(name: str, server: Server, there: RunningServer) -> Iterator[str]:
@@ -136,22 +150,23 @@ def _kept_out(facts: BoxFacts, unit: str) -> bool:
     return facts.drained is not None or unit in facts.guard_out
 
 
-def _left(scene: Scene, box: str, told: ProxyTold, seen: Running) -> Iterator[Finding]:
-    now = {server.id: server for server in seen.servers}
+def _left(scene: Scene, box: str, live: ProxyConfig, told: ProxyTold) -> Iterator[Finding]:
+    now = {server.id: server for server in told.running.servers} if told.running else {}
+    wanted = {f"{backend.name}/{server.name}": server for backend in live.backends for server in backend.servers}
     drained = any(facts.drained is not None for facts in scene.observed.values())
     evidence = []
     for state in told.states:
         name = f"{state.backend}/{state.server}"
-        server = now.get(name)
-        if server is None:
+        if name not in now or name not in wanted:
             continue
+        server, place = now[name], wanted[name]
         out = bool(state.admin & (FORCED_MAINT | FORCED_DRAIN))
         if out and server.up and not drained:
             evidence.append(f"{PROXY_STATES}: {name} would be out of service, and is {server.status} now")
-        elif state.port and server.port and (state.address, state.port) != (server.address, server.port):
+        elif server.name in ("-", "") and state.port and (state.address, state.port) != (place.address, place.port):
             evidence.append(
-                f"{PROXY_STATES}: {name} would be at {state.address}:{state.port}, and is at "
-                f"{server.address}:{server.port} now"
+                f"{PROXY_STATES}: {name} would be at {state.address}:{state.port} instead of "
+                f"{place.address}:{place.port}"
             )
     if evidence:
         yield LEFT_STATE.found(
