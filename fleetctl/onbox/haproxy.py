@@ -128,15 +128,10 @@ def deviating(text: str) -> str:
 
     These were drained, put to rest or opened since. Weights are left out: those belong to prove.lua, which asks anew.
     """
-    lines = text.splitlines()
-    heads = [line for line in lines if line.startswith("# ")]
-    keys = heads[0][2:].split() if heads else []
+    heads = [line for line in text.splitlines() if line.startswith("# ")]
     kept = []
-    for line in lines:
-        row = dict(zip(keys, line.split()))  # noqa: B905 - strict= came with Python 3.10
-        if line.startswith("#") or "srv_admin_state" not in row:
-            continue
-        admin = int(row["srv_admin_state"])
+    for row in state_rows(text):
+        admin = int(row.get("srv_admin_state") or 0)
         if bool(admin & FORCED_MAINT) != bool(admin & CONFIGURED_MAINT) or admin & FORCED_DRAIN:
             row["srv_uweight"] = row["srv_iweight"]
             kept.append(" ".join(row.values()))

@@ -40,6 +40,20 @@ listen old
 """
 
 
+# Somebody lowers a limit in the running proxy, and leaves a state of former times for its next start.
+PLANT = """\
+import socket
+def ask(command):
+    with socket.socket(socket.AF_UNIX) as admin:
+        admin.connect("/run/fleetctl-proxy/admin.sock")
+        admin.sendall(command.encode() + b"\\n")
+        return admin.makefile().read()
+ask("set maxconn server standin/replicas-box2 3")
+with open("/var/lib/fleetctl/proxy-servers", "w") as states:
+    states.write(ask("show servers state").replace("replicas-box2 %s ", "replicas-box2 192.0.2.99 "))
+"""
+
+
 @pytest.fixture
 def replicas(moving: Moving) -> Moving:
     """Copies of an engine on both boxes."""
@@ -142,7 +156,9 @@ def test_a_scrape_through_the_proxy_is_found(replicas: Moving) -> None:
     assert f"http://{moving.lab.box('box2').address}:8000/metrics" in findings[0]["fix"]
 
 
-def test_one_copy_with_all_the_traffic_and_an_old_proxy_that_would_start_at_boot_are_found(replicas: Moving) -> None:
+def test_a_copy_with_all_the_traffic_an_old_proxy_and_a_running_one_that_was_changed_are_found(
+    replicas: Moving,
+) -> None:
     moving = replicas
     config = "/etc/fleetctl/proxy/haproxy.cfg"
     boxes = [moving.lab.box(box).address for box in ("box1", "box2")]
@@ -151,17 +167,22 @@ def test_one_copy_with_all_the_traffic_and_an_old_proxy_that_would_start_at_boot
     moving.sh("box1", f"cp -a {config} /root/kept.cfg")
     moving.sh("box1", f"sed -i 's/^    balance leastconn/    balance first/' {config} && systemctl reload {PROXY}")
     eventually(lambda: "first" in moving.sh("box1", f"grep balance {config}"))
+    moving.put("box1", "/root/plant.py", PLANT % boxes[1])
+    moving.sh("box1", "cp -a /var/lib/fleetctl/proxy-servers /root/kept-states; python3 /root/plant.py")
     threading.Event().wait(4)  # a server that has only just come up owes nobody a share
     for _ in range(32):
         assert moving.answers()
     findings = [finding for finding in found(moving) if finding["code"] not in ("C01", "X09")]
     moving.sh("box2", "systemctl disable haproxy")
+    moving.sh("box1", "mv /root/kept-states /var/lib/fleetctl/proxy-servers; rm /root/plant.py")
     moving.sh("box1", f"mv /root/kept.cfg {config} && systemctl reload {PROXY}")
     codes = {finding["code"]: finding for finding in findings}
-    assert sorted(codes) == ["X01", "X03", "X08"], told(findings)
+    assert sorted(codes) == ["X01", "X03", "X04", "X06", "X08"], told(findings)
+    assert codes["X04"]["evidence"] == ["standin/replicas-box2 takes 3 requests at once instead of 12"]
+    assert "192.0.2.99:8000" in codes["X06"]["evidence"][0]
     assert "got all of" in codes["X08"]["says"] and config in codes["X08"]["fix"]
     assert codes["X03"]["where"] == "haproxy.service" and "would start at boot" in codes["X03"]["says"]
     evidence = "\n".join(codes["X03"]["evidence"])
     assert "H20" in evidence and "timeout server 60s" in evidence and "H10" in evidence
     assert f"systemctl reload {PROXY}" in codes["X08"]["fix"]
-    assert "X08" not in {finding["code"] for finding in found(moving)}
+    assert not {"X01", "X03", "X04", "X06", "X08"} & {finding["code"] for finding in found(moving)}
