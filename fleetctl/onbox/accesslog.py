@@ -4,6 +4,7 @@ uvicorn (vLLM, SGLang) writes a line for each request, with address and port of 
 ``INFO:     192.0.2.7:53210 - "POST /v1/chat/completions HTTP/1.1" 200 OK``.
 """
 
+import ipaddress
 import re
 from typing import Any, Dict, Iterable, Optional, Set, Tuple
 
@@ -65,16 +66,15 @@ class Asked:
 def _request(message: bytes) -> Optional[Tuple[str, int, str, int]]:
     """Address, port, method and status of a line. Port 0 is an address from a header: anybody's word."""
     found = UVICORN.search(message)
-    if found is not None:
-        port = int(found[2])
-        address = found[1].decode("ascii").strip("[]")
-        return (_plain(address), port, found[3].decode("ascii"), int(found[5])) if port else None
-    return None
-
-
-def _plain(address: str) -> str:
-    """An IPv4 client of an engine that listens on IPv6 by its IPv4 address."""
-    return address[7:] if address.lower().startswith("::ffff:") and "." in address else address
+    if found is None or not int(found[2]):
+        return None
+    try:
+        address = ipaddress.ip_address(found[1].decode("ascii").strip("[]"))
+    except ValueError:
+        return None
+    # An IPv4 client of an engine that listens on IPv6 is known by its IPv4 address.
+    plain = str(getattr(address, "ipv4_mapped", None) or address)
+    return plain, int(found[2]), found[3].decode("ascii"), int(found[5])
 
 
 def _time(text: bytes) -> Optional[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planned import TWO_PROXIES, layout
+from planned import BEFORE, TWO_PROXIES, layout
 from scenes import scene
 
 from fleetctl.doctor.finding import Finding
@@ -78,6 +78,12 @@ def test_a_setting_that_lengthens_an_outage_is_told_by_its_key(file: dict[str, A
     (one,) = found(scene(layout("replicas", **file), file=file))
     assert (one.code, one.where, said in one.says) == ("X01", where, True), one
     assert f"take `{where.removeprefix('proxy: ')}` out of proxy:" in one.fix
+
+
+def test_a_setting_that_the_file_has_mended_already_waits_for_an_apply() -> None:
+    (one,) = found(scene(layout("replicas", proxy__stream_limit="60s")))
+    assert (one.where, one.fix) == ("proxy: stream_limit", "`fleetctl apply`: fleet.yaml has another value already")
+    assert "is 60s" in one.says
 
 
 @pytest.mark.parametrize(
@@ -175,6 +181,11 @@ def test_an_old_proxy_is_told_when_it_leads_to_the_boxes(told: dict[str, Any], r
     seen = "\n".join(findings[0].evidence)
     assert all(rule in seen for rule in rules), seen
     assert f"systemctl disable --now {unit}" in findings[0].fix and "10.0.0.1:8080" in findings[0].fix
+
+
+def test_before_the_first_layout_an_old_proxy_is_the_proxy_and_told_what_it_does_in_an_outage() -> None:
+    (one,) = found(scene(BEFORE), {"b": other("nginx", NGINX)})
+    assert "is the proxy as yet" in one.says and "superseded" in one.fix and "disable" not in one.fix
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ LINES = r"""
 1796034655.0 b vllm[41]: INFO:     198.51.100.9:0 - "POST /v1/chat/completions HTTP/1.1" 200 OK
 1796034654.0 b vllm[41]: INFO 11-30 07:10:02 [loggers.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s
 -- Boot 0123 --
+1796034653.5 b vllm[41]: INFO:     12:34:56 - "POST /v1/chat/completions HTTP/1.1" 200 OK
 1796034653.0 b vllm[41]: INFO:     fd00::9:53200 - "POST /v1/embeddings HTTP/1.1" 200 OK
 """
 

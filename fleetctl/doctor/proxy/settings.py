@@ -54,6 +54,7 @@ OTHER = Kind(
 )
 KINDS = (LENGTHENS, SHORT_HOLD, OTHER)
 
+_USUAL = Proxy.model_validate({"box": "any"})
 # Rule of lint → the key of fleet.yaml behind it.
 _KEYS = {
     "H04": ("check_interval", "fall", "rise"),
@@ -67,20 +68,28 @@ _KEYS = {
 
 def settings(scene: Scene, told: Mapping[str, ProxyTold]) -> Iterator[Finding]:
     """What lengthens an outage."""
-    config = scene.live.proxy
-    if config is not None:
-        rendered = _bad(CONFIG, haproxy_config(config), Program.HAPROXY)
-        yield from _of_file(scene, rendered)
-        known = {(setting.code, setting.setting) for setting in rendered}
+    of_file, live = _of_the_file(scene), scene.live.proxy
+    yield from _keys(scene, of_file, None)
+    if live is not None:
+        rendered = _bad(CONFIG, haproxy_config(live), Program.HAPROXY)
+        mended = {_what(setting) for setting in of_file}
+        yield from _keys(scene, [s for s in rendered if _what(s) not in mended], live)
+        known = {_what(setting) for setting in rendered}
         for box, one in told.items():
             if one.config is not None:
-                yield from _edited(
-                    box, config.unit, [s for s in _bad(CONFIG, one.config, Program.HAPROXY) if _what(s) not in known]
-                )
-        yield from _hold(scene, config)
+                found = _bad(CONFIG, one.config, Program.HAPROXY)
+                yield from _edited(box, live.unit, [s for s in found if _what(s) not in known])
+        yield from _hold(scene, live)
     for box, one in told.items():
         for other in one.others:
             yield from _other(scene, box, other)
+
+
+def _of_the_file(scene: Scene) -> list[Setting]:
+    """What is bad in the proxy that fleet.yaml wants, in any of its layouts."""
+    configs = [release.proxy for release in scene.releases if release.proxy]
+    found = {_what(s): s for config in configs for s in _bad(CONFIG, haproxy_config(config), Program.HAPROXY)}
+    return sorted(found.values(), key=lambda setting: setting.severity is not Severity.ERROR)
 
 
 def _what(setting: Setting) -> tuple[str, str]:
@@ -97,31 +106,29 @@ def _bad(name: str, text: str, program: Program) -> list[Setting]:
     return sorted(bad, key=lambda setting: setting.severity is not Severity.ERROR)
 
 
-def _of_file(scene: Scene, found: list[Setting]) -> Iterator[Finding]:
-    """One finding for each key of fleet.yaml."""
+def _keys(scene: Scene, found: list[Setting], live: ProxyConfig | None) -> Iterator[Finding]:
+    """One finding for each key of fleet.yaml; with ``live`` of settings that the file has mended already."""
     groups: dict[str, list[Setting]] = {}
     for setting in found:
-        groups.setdefault(_key_of(scene, setting), []).append(setting)
+        groups.setdefault(_key_of(live or scene.fleet.proxy, setting), []).append(setting)
     for key, same in groups.items():
-        field = Proxy.model_fields.get(key)
-        now = getattr(scene.fleet.proxy, key, None)
-        usual = getattr(Proxy.model_validate({"box": "any"}), key, None) if field is not None else None
+        usual = getattr(_USUAL, key, None)
         worst = Severity.ERROR if any(one.severity is Severity.ERROR for one in same) else Severity.WARNING
+        mend = f"take `{key}` out of proxy: in fleet.yaml ({_shown(usual)} is the default), then `fleetctl apply`"
         yield LENGTHENS.found(
             None,
             f"proxy: {key}",
-            f"`{key}` under proxy: is {_shown(now)}: {same[0].outage}",
+            f"`{key}` under proxy: is {_shown(getattr(live or scene.fleet.proxy, key, None))}: {same[0].outage}",
             *(f"{one.code}: {one.setting}" for one in same),
-            fix=f"take `{key}` out of proxy: in fleet.yaml ({_shown(usual)} is the default), then `fleetctl apply`",
+            fix="`fleetctl apply`: fleet.yaml has another value already" if live else mend,
             severity=worst,
         )
 
 
-def _key_of(scene: Scene, setting: Setting) -> str:
+def _key_of(proxy: Proxy | ProxyConfig, setting: Setting) -> str:
     """The key that was changed; of several the first that is not at its default."""
     keys = _KEYS.get(setting.code, ())
-    usual = Proxy.model_validate({"box": "any"})
-    changed = [key for key in keys if getattr(scene.fleet.proxy, key) != getattr(usual, key)]
+    changed = [key for key in keys if getattr(proxy, key) != getattr(_USUAL, key)]
     return (changed or [*keys, "proxy"])[0]
 
 
@@ -155,7 +162,9 @@ def _hold(scene: Scene, config: ProxyConfig) -> Iterator[Finding]:
             "proxy: hold",
             f"`hold` is {_shown(config.hold)}, and {name} took {load:.0f} s to load last time",
             *(f"{engine}: ready after {took:.0f} s" for engine, took in longer.items()),
-            fix=f"write `hold: {wanted}m` under proxy: in fleet.yaml (20m is the default), then `fleetctl apply`",
+            fix="`fleetctl apply`: fleet.yaml has a longer one already"
+            if scene.fleet.proxy.hold >= load
+            else f"write `hold: {wanted}m` under proxy: in fleet.yaml (20m is the default), then `fleetctl apply`",
         )
 
 
@@ -175,10 +184,13 @@ def _other(scene: Scene, box: str, other: OtherProxy) -> Iterator[Finding]:
     bad = _bad(other.path, other.text or "", program)
     state = "runs" if other.running else "would start at boot"
     also = " and would start at boot" if other.running and other.enabled else ""
+    if scene.live.proxy is None:
+        yield from _only(box, other, bad)
+        return
     service = other.unit.endswith(".service")
     stop = f"systemctl disable --now {other.unit}" if service else f"stop {other.unit}"
     superseded = f", or list {other.unit} under `superseded:` in fleet.yaml" if service else ""
-    proxy = scene.live.proxy or scene.fleet.proxy
+    proxy = scene.live.proxy
     yield OTHER.found(
         box,
         other.unit,
@@ -188,6 +200,20 @@ def _other(scene: Scene, box: str, other: OtherProxy) -> Iterator[Finding]:
         f"{'`fleetctl proxy lint` says what each line would have to be' if bad else 'unless it serves something else'}",
         severity=Severity.ERROR if any(s.severity is Severity.ERROR for s in bad) else Severity.WARNING,
     )
+
+
+def _only(box: str, other: OtherProxy, bad: list[Setting]) -> Iterator[Finding]:
+    """The proxy as it is before the first layout of fleetctl."""
+    if bad:
+        yield OTHER.found(
+            box,
+            other.unit,
+            f"{other.unit} ({other.program}) is the proxy as yet, and lengthens an outage in {len(bad)} ways",
+            *(f"{s.place}: {s.code} {s.setting}: {s.outage}" for s in bad[:SHOWN]),
+            fix=f"`fleetctl proxy lint` of {other.path} says what to write instead; after `fleetctl cutover` clients "
+            f"belong to fleetctl's proxy, and {other.unit} under `superseded:`",
+            severity=Severity.ERROR if bad[0].severity is Severity.ERROR else Severity.WARNING,
+        )
 
 
 def _boxes_named(scene: Scene, box: str, text: str) -> list[str]:
