@@ -14,6 +14,7 @@ from fleetctl import __version__
 from fleetctl.cli import (
     apply,
     capacity,
+    clients,
     cutover,
     doctor,
     drain,
@@ -102,6 +103,7 @@ app.command("top")(top.top)
 app.command("logs")(logs.logs)
 app.command("history")(history.history)
 app.command("web")(web.web)
+app.command("clients")(clients.clients)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.command("exporter")(exporter.exporter)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from fleetctl.doctor.box.family import FAMILY as BOX
+from fleetctl.doctor.clients import CLIENTS
 from fleetctl.doctor.engines.family import ENGINES
 from fleetctl.doctor.finding import Kind
 from fleetctl.doctor.link.family import LINK
 from fleetctl.doctor.memory.family import FAMILY as MEMORY
 from fleetctl.doctor.processes import PROCESSES
+from fleetctl.doctor.proxy.family import PROXY
 from fleetctl.doctor.scene import Family
 from fleetctl.doctor.units.family import UNITS
 
-FAMILIES: tuple[Family[Any], ...] = (UNITS, PROCESSES, MEMORY, BOX, LINK, ENGINES)
+FAMILIES: tuple[Family[Any], ...] = (UNITS, PROCESSES, CLIENTS, PROXY, MEMORY, BOX, LINK, ENGINES)
 
 
 def kinds() -> dict[str, Kind]:

@@ -16,12 +16,12 @@ from typing import Any, Dict, List, Optional
 from fleetctl.guard import box, systemd
 from fleetctl.guard.agent import Agent, addresses
 from fleetctl.guard.asking import Watch
-from fleetctl.guard.connections import open_from
 from fleetctl.guard.decide import Guard, memory_told
 from fleetctl.guard.fellows import Fellows
 from fleetctl.guard.notes import Notes
 from fleetctl.guard.seen import Action, Engine, Look, Settings, settings_from
 from fleetctl.guard.uses import Uses
+from fleetctl.onbox.connections import open_from
 from fleetctl.onbox.services import Services
 
 TICK = 1.0  # seconds from one look to the next

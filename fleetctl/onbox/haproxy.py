@@ -107,30 +107,34 @@ def set_server(path: str, name: str, state: str) -> None:
         raise OpError("HAProxy refused to set %s to %s: %s" % (name, state, answer))
 
 
-def state_rows(text: str) -> List[Dict[str, str]]:
-    """The answer to ``show servers state`` as mappings, in the order of its columns."""
-    lines = text.splitlines()
-    heads = [line for line in lines if line.startswith("# ")]
-    keys = heads[0][2:].split() if heads else []
-    words = [line.split() for line in lines if line and not line.startswith("#")]
-    rows = [dict(zip(keys, row)) for row in words]  # noqa: B905 - strict= came with Python 3.10
-    return [row for row in rows if "srv_admin_state" in row]
-
-
 def admin_states(path: str) -> Dict[str, str]:
     """``BACKEND/SERVER`` → what it was told to be: ready, drain or maint."""
     found = {}
-    for row in state_rows(ask(path, "show servers state")):
-        admin = int(row["srv_admin_state"])
+    for row in server_states(path):
+        admin = int(row.get("srv_admin_state") or 0)
         word = "maint" if admin & FORCED_MAINT else "drain" if admin & FORCED_DRAIN else "ready"
         found["%s/%s" % (row["be_name"], row["srv_name"])] = word
     return found
 
 
+def server_states(path: str) -> List[Dict[str, str]]:
+    """The rows of `show servers state`, in HAProxy's own words."""
+    return state_rows(ask(path, "show servers state"))
+
+
+def state_rows(text: str) -> List[Dict[str, str]]:
+    """The rows of a table of servers' states, as HAProxy tells it and keeps it in a file."""
+    lines = text.splitlines()
+    keys = next((line[2:].split() for line in lines if line.startswith("# ")), [])
+    words = [line.split() for line in lines if line and not line.startswith("#")]
+    found = [dict(zip(keys, row)) for row in words]  # noqa: B905 - strict= came with Python 3.10
+    return [row for row in found if "be_name" in row and "srv_name" in row]
+
+
 def addresses(path: str, names: List[str]) -> Set[Tuple[str, int]]:
     """IP address and port of the servers named, as the running proxy has them."""
-    rows = state_rows(ask(path, "show servers state"))
-    found = [row for row in rows if "%s/%s" % (row["be_name"], row["srv_name"]) in names]
+    rows = server_states(path)
+    found = [row for row in rows if "srv_port" in row and "%s/%s" % (row["be_name"], row["srv_name"]) in names]
     return {(row["srv_addr"], int(row["srv_port"])) for row in found}
 
 
@@ -142,7 +146,7 @@ def deviating(text: str) -> str:
     heads = [line for line in text.splitlines() if line.startswith("# ")]
     kept = []
     for row in state_rows(text):
-        admin = int(row["srv_admin_state"])
+        admin = int(row.get("srv_admin_state") or 0)
         if bool(admin & FORCED_MAINT) != bool(admin & CONFIGURED_MAINT) or admin & FORCED_DRAIN:
             row["srv_uweight"] = row["srv_iweight"]
             kept.append(" ".join(row.values()))

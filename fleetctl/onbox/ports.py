@@ -3,25 +3,17 @@
 import os
 from typing import Any, Dict, Iterator, List
 
+from fleetctl.onbox.connections import LISTENS, rows
 from fleetctl.onbox.units import comm_of, environment_of, unit_of
 
 
 def listeners(ports: List[int]) -> Dict[int, List[int]]:
     """Those of the TCP ports that something listens on, on any address, with the inodes of the sockets."""
-    wanted = {"%04X" % port: port for port in ports}
+    wanted = set(ports)
     found: Dict[int, List[int]] = {}
-    if not wanted:
-        return found
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as source:
-                rows = [row.split() for row in source if " 0A " in row]  # 0A: LISTEN; the tables can be long
-        except OSError:
-            continue
-        for row in rows:
-            port = wanted.get(row[1].rsplit(":", 1)[1])
-            if port is not None and row[3] == "0A":
-                found.setdefault(port, []).append(int(row[9]))
+    for row in rows() if wanted else ():
+        if row.state == LISTENS and row.local_port in wanted:
+            found.setdefault(row.local_port, []).append(row.inode)
     return found
 
 

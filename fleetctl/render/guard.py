@@ -17,7 +17,7 @@ SLICE = "system.slice"
 DROP_IN = "50-fleetctl.conf"
 SHARE_OF_RESERVE = 8
 SMALLEST_MARK = 64 * 2**20
-SHARED = ("__init__", "days", "services")
+SHARED = ("__init__", "connections", "days", "services")
 """Modules of the program on a box that the guard uses too."""
 
 

@@ -26,7 +26,7 @@ MAY_TOUCH = {
     "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates"},
     "doctor": {"spec", "facts", "capacity", "render", "plan", "proxy", "remote"},
     "watch": {"spec", "facts", "render", "remote"},
-    "run": BELOW,
+    "run": BELOW | {"onbox"},
     "remote": {"spec"},
     "onbox": set[str](),
     "guard": {"onbox"},

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from fleetctl.guard.connections import open_from
+from fleetctl.onbox.connections import open_from
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
