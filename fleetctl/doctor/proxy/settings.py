@@ -16,7 +16,7 @@ from fleetctl.proxy.lint.kinds import lint
 from fleetctl.render.names import PROXY_FOLDER
 from fleetctl.render.proxy import haproxy_config
 from fleetctl.render.release import ProxyConfig
-from fleetctl.spec.fleet import Proxy
+from fleetctl.spec.fleet_proxy import Proxy
 
 CONFIG = f"{PROXY_FOLDER}/haproxy.cfg"
 SHOWN = 12  # settings of an old proxy that are told
