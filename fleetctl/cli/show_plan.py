@@ -12,7 +12,7 @@ from fleetctl.spec.units import seconds
 
 def title(plan: Plan) -> str:
     """One line that says what the plan does."""
-    if plan.operation in ("drain", "undrain", "restart"):
+    if plan.operation in ("drain", "undrain", "restart", "calibrate"):
         return f"{plan.operation} in {plan.fleet}, layout {plan.to_layout}"
     origin = plan.from_layout or "nothing of fleetctl"
     goal = plan.to_layout or "nothing of fleetctl"

@@ -45,7 +45,7 @@ def show_status(found: Assessment, out: Console) -> None:
         if found.under_way():
             out.print(f"[cyan]under way[/]: {told}; what is not right yet is not listed meanwhile")
         else:
-            out.print(f"[bold yellow]cut off[/]: {told}; `{move.finish}` finishes it, `{move.undo}` undoes it")
+            out.print(f"[bold yellow]cut off[/]: {told}; {move.ways}")
     for note in found.notes:
         out.print(f"[yellow]note[/]: {escape(note)}")
     for problem in found.problems:

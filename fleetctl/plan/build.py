@@ -19,7 +19,7 @@ from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
 from fleetctl.plan.turns import rest, turns
 from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
-from fleetctl.spec.units import seconds
+from fleetctl.spec.units import gib, seconds
 
 
 def build_plan(
@@ -87,6 +87,7 @@ def build_plan(
         warnings=(
             *warnings(source, target, observed, difference),
             *_doubts(sizings),
+            *_peaks(sizings),
             *(reason for reason in others.refusals if reason not in grown),
             *others.warnings,
             *notes,
@@ -104,6 +105,15 @@ def _doubts(sizings: tuple[Sizing, ...]) -> list[str]:
         else f"{one.engine} may not start: with the most overhead that is likely its cache is too small for one request"
         for one in sizings
         if one.in_doubt
+    ]
+
+
+def _peaks(sizings: tuple[Sizing, ...]) -> list[str]:
+    return [
+        f"{one.engine} was measured to take {gib(one.beyond)} more than its share for a while when it starts: so much "
+        "less is left for everything else then"
+        for one in sizings
+        if one.beyond
     ]
 
 
@@ -211,8 +221,12 @@ def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
         return Gap(expected=0.0, why=why_held or "no engine stops")
     if move.beside:
         return Gap(expected=0.0, why="old and new engines fit the boxes together: the old ones serve until then")
+    if difference.served:
+        return Gap(expected=0.0, why="another copy serves meanwhile")
     if any(stage.one_at_a_time for stage in playbook.stages):
         return Gap(expected=0.0, why="one copy at a time, while another serves")
+    if difference.trial is not None:
+        return Gap(expected=None, why=f"as long as two starts take: {why_held}")
     gap = _gap_of_all(difference, move.observed)
     reasons = [gap.why, *([] if why_held is None else [why_held]), *_not_read_ahead(move, playbook)]
     return Gap(expected=gap.expected, why="; ".join(reasons))

@@ -13,6 +13,7 @@ from fleetctl.steps import (
     settle,
     superseded,
     traffic,
+    trial,
 )
 from fleetctl.steps.base import KINDS
 
@@ -30,4 +31,5 @@ __all__ = [
     "settle",
     "superseded",
     "traffic",
+    "trial",
 ]
