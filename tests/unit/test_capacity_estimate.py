@@ -65,6 +65,26 @@ def test_overhead_of_a_mixture_goes_through_what_was_measured() -> None:
     assert overhead.low < overhead.total < overhead.high
 
 
+@pytest.mark.parametrize(
+    ("vocabulary", "sequences", "tp", "logged"),
+    [
+        (128256, 256, 1, 1.26),  # vllm#10511: a Llama of 8B, and the same on each of two ranks
+        (128256, 256, 2, 1.26),
+        (128256, 1024, 1, 4.76),  # llm-d-benchmark: that model with vLLM's own default of sequences
+        (151936, 1024, 1, 5.56),  # one of 0.6B
+        (201088, 1024, 1, 7.38),  # a mixture
+    ],
+)
+def test_a_small_model_takes_what_sampling_for_all_sequences_at_once_takes(
+    vocabulary: int, sequences: int, tp: int, logged: float
+) -> None:
+    shape = replace(SHAPE, hidden=1024, intermediate=3072, vocabulary=vocabulary)
+    peak = model_overhead(shape, Launch(context=8192, tp=tp, sequences=sequences)).activations
+    assert peak == pytest.approx(logged * GIB, rel=0.08)
+    few = model_overhead(shape, Launch(context=8192, tp=tp, sequences=12)).activations
+    assert few < 0.3 * GIB, "with the concurrency of a fleet the batches count"
+
+
 def test_a_log_replaces_the_estimate() -> None:
     text = "Model loading took 73.97 GiB memory and 99.0 seconds\nAvailable KV cache memory: 8.22 GiB\n"
     found = study(
