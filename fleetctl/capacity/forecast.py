@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fleetctl.capacity.attention import Launch
 from fleetctl.capacity.calibration import BATCHED_TOKENS, of_box
 from fleetctl.capacity.config import quant_method, read_shape
-from fleetctl.capacity.estimate import Estimate, Room, estimate
+from fleetctl.capacity.estimate import Estimate, Lora, Room, estimate
 from fleetctl.capacity.headers import Tensor
 from fleetctl.capacity.weights import weigh
 from fleetctl.errors import SpecError
@@ -66,16 +66,16 @@ def forecast(
         shape = read_shape(files.config, files.where)
         launch = _launch(model, placement, box, arguments)
         cache = _number(arguments.get("--kv-cache-memory-bytes"), 15) or placement.boxes[box].kv_cache_memory
-        room, calibrated = Room(memory, share), of_box(model, box, launch)
+        room, calibrated, lora = Room(memory, share), of_box(model, box, launch), _lora(arguments)
         if calibrated is not None:
-            held, overhead, at = calibrated
+            held, overhead, at = calibrated  # slots for adapters are in it, as in what loading took
             found = estimate(shape, launch, room, held * launch.ranks, overhead=overhead, cache=cache)
             return _with_peak(_told(found, model.context, cache, at), model.measured[box], room)
         known = model.weights_size if not files.tensors else None
         if not files.tensors and known is None:
             return Forecast((f"{files.where}: no safetensors files, so the cache is not known",))
         weights = known if known is not None else weigh(files.tensors, shape, launch, quant_method(files.config))
-        return _told(estimate(shape, launch, room, weights, cache=cache), model.context, cache)
+        return _told(estimate(shape, launch, room, weights, lora=lora, cache=cache), model.context, cache)
     except SpecError as error:
         return Forecast((f"the cache is not known: {error.message}",))
 
@@ -107,6 +107,14 @@ def _launch(model: Model, placement: Placement, box: str, arguments: Mapping[str
         sequences=_number(arguments.get("--max-num-seqs")) or placement.boxes[box].concurrency or placement.concurrency,
         block=block,
     )
+
+
+def _lora(arguments: Mapping[str, str]) -> Lora:
+    """Slots for adapters, with vLLM's own defaults: one of rank 16."""
+    if arguments.get("--enable-lora", "no") == "no":
+        return Lora()
+    slots, rank = _number(arguments.get("--max-loras")), _number(arguments.get("--max-lora-rank"))
+    return Lora(1 if slots is None else slots, 16 if rank is None else rank)
 
 
 def _number(word: str | None, digits: int = 9) -> int | None:

@@ -183,6 +183,17 @@ def test_with_the_least_that_it_says_an_engine_starts(reserve: int) -> None:
     assert told(model(context=8192 * reserve), share=share - 0.001).in_doubt
 
 
+def test_slots_for_adapters_are_in_the_sum_of_a_plan() -> None:
+    """A measured overhead has them in it, where the engine had them when it was measured."""
+    plain, slots = told(model()), told(model(), enable_lora="", max_loras="4", max_lora_rank="64")
+    assert plain.tokens is not None and slots.tokens is not None and slots.tokens < plain.tokens
+    assert "LoRA slots" in slots.lines[0] and "LoRA slots" not in plain.lines[0]
+    assert told(model(), enable_lora="no", max_loras="4") == plain
+    figures = {"weights": "16GiB", "overhead": "4GiB", "at": "2026-11-30"}
+    measured = told(model(measured={"a": figures}), enable_lora="", max_loras="4")
+    assert measured.tokens == told(model(measured={"a": figures})).tokens
+
+
 def test_a_plan_shows_the_forecast_and_its_doubts() -> None:
     one = Forecast(("a sum",), tokens=10, low=1, high=20, in_doubt=True)
     assert [sizing.model_dump() for sizing in sizings({"e": one})] == [
