@@ -10,6 +10,7 @@ from fleetctl.capacity.calibration import BATCHED_TOKENS, of_box
 from fleetctl.capacity.config import quant_method, read_shape
 from fleetctl.capacity.estimate import Estimate, Lora, Room, estimate
 from fleetctl.capacity.headers import Tensor
+from fleetctl.capacity.matrices import adapted_width
 from fleetctl.capacity.weights import weigh
 from fleetctl.errors import SpecError
 from fleetctl.spec.fleet import Measured, Model, Placement
@@ -74,7 +75,10 @@ def forecast(
         known = model.weights_size if not files.tensors else None
         if not files.tensors and known is None:
             return Forecast((f"{files.where}: no safetensors files, so the cache is not known",))
-        weights = known if known is not None else weigh(files.tensors, shape, launch, quant_method(files.config))
+        method = quant_method(files.config)
+        weights = known if known is not None else weigh(files.tensors, shape, launch, method)
+        if lora.slots and files.tensors:
+            lora = replace(lora, width=adapted_width(files.tensors, shape, launch.tp, method))
         return _told(estimate(shape, launch, room, weights, lora=lora, cache=cache), model.context, cache)
     except SpecError as error:
         return Forecast((f"the cache is not known: {error.message}",))
