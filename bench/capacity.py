@@ -32,9 +32,9 @@ from _common import BenchError, Figure, at_most, print_figures, say
 from fleetctl.capacity.attention import CPU, CUDA, Launch
 from fleetctl.capacity.config import read_shape
 from fleetctl.capacity.estimate import Room
-from fleetctl.capacity.overhead import model_overhead
+from fleetctl.capacity.overhead import HIGH, LOW, model_overhead
 from fleetctl.capacity.pages import Paging, page_model
-from fleetctl.capacity.shape import ModelShape
+from fleetctl.capacity.shape import Layer, ModelShape
 from fleetctl.errors import FleetError
 
 DATA = Path(__file__).resolve().parent / "data/capacity"
@@ -73,6 +73,8 @@ def main() -> int:
         say(f"error: {error}")
         return 1
     show(compared)
+    activations = peaks()
+    show_peaks(activations)
     errors = [one.error for one in compared if one.counted]
     exact = [one.error for one in compared if one.counted and one.way in ("log", "blocks")]
     estimates = [one.error for one in compared if one.counted and one.way not in ("log", "blocks")]
@@ -88,9 +90,41 @@ def main() -> int:
             "median_error_of_estimates": Figure(round(statistics.median(estimates), 3), "%"),
             "largest_error_of_estimates": Figure(round(max(estimates), 3), "%"),
             "outside_bounds": at_most(len(outside), 0, "rows"),
+            "activations": Figure(len(activations), "rows"),
+            "activations_median_error": Figure(round(statistics.median(one.error for one in activations), 1), "%"),
+            "activations_outside_bounds": at_most(sum(not within(one) for one in activations), 0, "rows"),
         },
     )
     return 0
+
+
+def peaks() -> list[Compared]:
+    """The peak of activations that engines logged, beside the documented model."""
+    with (DATA / "overheads.csv").open(encoding="utf-8") as file:
+        logged = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    found = []
+    for row in logged:
+        sizes = {key: int(row[key]) for key in ("hidden", "intermediate", "vocabulary", "experts")}
+        shape = ModelShape("", "", (Layer(),), None, heads=1, **sizes)
+        batches = {key: int(row[key]) for key in ("tp", "batched_tokens", "sequences")}
+        mine = model_overhead(shape, Launch(context=8192, **batches)).activations
+        remark = f"{row['gpu']}, {batches['batched_tokens']:,} tokens, {batches['sequences']:,} sequences"
+        truth = float(row["activation_gib"])
+        found.append(Compared(row["id"], row["model"], "terms", mine / GIB, truth, "GiB", remark))
+    return found
+
+
+def within(one: Compared) -> bool:
+    """Whether the log lies between the least and the most that fleetctl holds for likely."""
+    return LOW * one.mine <= one.truth <= HIGH * one.mine
+
+
+def show_peaks(activations: list[Compared]) -> None:
+    """Activations beside the logs, on standard error."""
+    say(f"\n{'row':<4} {'model':<28} {'fleetctl':>10} {'the log':>10} {'error':>7}  peak of activations, GiB on a rank")
+    for one in activations:
+        error = f"{(one.mine / one.truth - 1) * 100:+.1f}%"
+        say(f"{one.row:<4} {one.model[:28]:<28} {one.mine:>10.2f} {one.truth:>10.2f} {error:>7}  {one.remark}")
 
 
 def rows() -> dict[str, Row]:

@@ -49,6 +49,8 @@ class Launch:
     prefix_caching: bool = True
     batched_tokens: int = 8192
     """--max-num-batched-tokens"""
+    sequences: int = 256
+    """--max-num-seqs"""
     batches: int = 2
     """Batches under way at once: 2 with asynchronous scheduling, which is the default."""
     block: int | None = None
@@ -65,6 +67,7 @@ class Launch:
             ("pipeline-parallel size", self.pp, 1, 4096),
             ("speculative tokens", self.spec_tokens, 0, 1024),
             ("batched tokens", self.batched_tokens, 1, 2**31),
+            ("sequences", self.sequences, 1, 2**31),
             ("block size", self.block if self.block is not None else 16, 1, 2**20),
         ):
             if not least <= value <= most:

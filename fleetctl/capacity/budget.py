@@ -82,10 +82,9 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
             f"{where}: {lines[0]}: no memory is left for {', '.join(d.model for d in demands)}",
             hint=f"lower reserve: of {box} in fleet.yaml, or take {box} out of layout {layout}",
         )
-    lines.append(
-        f"gpu_memory_utilization {usable / memory:.4f} rounded down: {hundredths / 100:.2f}"
-        f" = {gib(hundredths * memory / 100)}"
-    )
+    whole = usable * 100 == hundredths * memory
+    exactly = f"{hundredths / 100:.2f}" if whole else f"{usable / memory:.4f}, rounded down to {hundredths / 100:.2f}"
+    lines.append(f"gpu_memory_utilization {exactly} = {gib(hundredths * memory / 100)}")
     parts = _divide(demands, hundredths, memory, where, lines)
     missing = {}
     for demand in demands:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ from fleetctl.spec.units import gib
 BATCHED_TOKENS = 8192
 """--max-num-batched-tokens where nothing says otherwise, as the forecast takes it too."""
 
+HELD = 0.8
+"""Part of its weights that an engine takes of the box's memory, at least, where that is the GPU's memory too."""
+
 
 @dataclass(frozen=True)
 class Started:
@@ -28,6 +32,10 @@ class Started:
     share: float
     batched_tokens: int
     log: str
+    weights: int | None = None
+    """Weights as their files say: engines on a CPU do not log them."""
+    taken: tuple[int, int] | None = None
+    """What it took of the box's memory: the most at one time while it started, and when it was ready."""
 
 
 def measure(started: Started, today: str) -> Measured:
@@ -36,26 +44,25 @@ def measure(started: Started, today: str) -> Measured:
     Overhead is what the share gave less weights and cache: activations at their peak, CUDA graphs, the context.
     """
     log, who = parse_log(started.log), f"{started.engine} on {started.box}"
-    if "as specified by kv_cache_memory_bytes" in started.log:
+    if re.search(r"as specified by kv_cache_memory_bytes|Explicitly set \(", started.log):
         raise RefusedError(
             f"{who} got its cache in bytes (kv_cache_memory:), and then vLLM does not measure what it needs besides",
             hint="take kv_cache_memory: out, `fleetctl apply`, calibrate, and put it in again",
         )
-    if not log.weights or not log.available:
+    weights = max(log.weights) if log.weights else started.weights if log.beside is not None else None
+    if weights is None or not log.available:
         missing = " and ".join(
-            [
-                word
-                for word, there in (("its weights", log.weights), ("memory for its cache", log.available))
-                if not there
-            ]
+            word
+            for word, there in (("its weights", weights is not None), ("memory for its cache", log.available))
+            if not there
         )
         raise RefusedError(
             f"{who} did not log {missing}, or the journal has lost it",
-            hint=f"engines on a CPU do not; otherwise `fleetctl restart {started.box}` and calibrate then",
+            hint=f"`fleetctl restart {started.box}` and calibrate then",
         )
-    weights, available = max(log.weights), min(log.available)
+    available = min(log.available)
     requested = math.ceil((log.total or started.memory) * (log.share or started.share))
-    overhead = requested - weights - available
+    overhead = (requested - available if log.beside is None else log.beside) - weights
     if overhead < 0:
         raise RefusedError(
             f"{who}: weights {gib(weights)} and cache {gib(available)} are more than the {gib(requested)} of its "
@@ -66,10 +73,17 @@ def measure(started: Started, today: str) -> Measured:
         weights=weights,
         overhead=overhead,
         peak=log.activations,
+        startup=_startup(started.taken, weights),
         ranks=started.ranks,
         batched_tokens=started.batched_tokens,
         at=today,
     )
+
+
+def _startup(taken: tuple[int, int] | None, weights: int) -> int | None:
+    """The most that a start took of the box's memory; None where the box's memory is not what the engine's is in."""
+    most, ready = taken or (0, 0)
+    return most if most and ready >= HELD * weights else None
 
 
 def written(measured: Measured) -> dict[str, str]:
@@ -77,6 +91,8 @@ def written(measured: Measured) -> dict[str, str]:
     values: dict[str, str] = {"weights": _mib(measured.weights), "overhead": _mib(measured.overhead)}
     if measured.peak is not None:
         values["peak"] = _mib(measured.peak)
+    if measured.startup is not None:
+        values["startup"] = _mib(measured.startup)
     numbers: Mapping[str, int] = {"ranks": measured.ranks, "batched_tokens": measured.batched_tokens}
     return {**values, **{key: str(number) for key, number in numbers.items()}, "at": f'"{measured.at}"'}
 

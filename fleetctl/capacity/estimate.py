@@ -28,6 +28,8 @@ class Lora:
 
     slots: int = 0
     rank: int = 16
+    width: int | None = None
+    """Of the adapted matrices on a rank, as the files say; None: by the shape."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def estimate(
     """
     lora = lora or Lora()
     overhead = overhead or model_overhead(shape, launch)
-    adapters = -(-lora_bytes(shape, lora.slots, lora.rank, launch.tp) // launch.pp)
+    adapters = -(-lora_bytes(shape, lora.slots, lora.rank, launch.tp, lora.width) // launch.pp)
     stages = weights.stages if isinstance(weights, Weights) else (-(-weights // launch.ranks),) * launch.pp
     paging = page_model(shape, launch)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleetctl.capacity.attention import Launch
 from fleetctl.capacity.calibration import BATCHED_TOKENS, of_box
 from fleetctl.capacity.config import quant_method, read_shape
-from fleetctl.capacity.estimate import Estimate, Room, estimate
+from fleetctl.capacity.estimate import Estimate, Lora, Room, estimate
 from fleetctl.capacity.headers import Tensor
+from fleetctl.capacity.matrices import adapted_width
 from fleetctl.capacity.weights import weigh
 from fleetctl.errors import SpecError
-from fleetctl.spec.fleet import Model, Placement
+from fleetctl.spec.fleet import Measured, Model, Placement
 from fleetctl.spec.units import gib
 
 _DRAFT_IN_MODEL = ("mtp", "deepseek_mtp", "qwen3_next_mtp", "ernie_mtp", "glm4_moe_mtp", "mimo_mtp")
@@ -44,6 +45,12 @@ class Forecast:
     """Perhaps not: with the most that is likely to be needed it does not start."""
     exact: bool = False
     """The cache is given in bytes (kv_cache_memory): what is said of starting is said of staying within the share."""
+    weights: int | None = None
+    """Bytes on the rank; None: not known."""
+    least: int | None = None
+    """Bytes with which it starts, also with the most overhead that is likely; None: not known."""
+    beyond: int = 0
+    """What it takes beyond its share for a while when it starts, as was measured."""
 
 
 def forecast(
@@ -58,23 +65,35 @@ def forecast(
         return Forecast((f"the cache is what {_ON_CPU} says",))
     try:
         shape = read_shape(files.config, files.where)
-        launch = _launch(model, placement, arguments)
+        launch = _launch(model, placement, box, arguments)
         cache = _number(arguments.get("--kv-cache-memory-bytes"), 15) or placement.boxes[box].kv_cache_memory
-        room, calibrated = Room(memory, share), of_box(model, box, launch)
+        room, calibrated, lora = Room(memory, share), of_box(model, box, launch), _lora(arguments)
         if calibrated is not None:
-            held, overhead, at = calibrated
+            held, overhead, at = calibrated  # slots for adapters are in it, as in what loading took
             found = estimate(shape, launch, room, held * launch.ranks, overhead=overhead, cache=cache)
-            return _told(found, model.context, cache, at)
+            return _with_peak(_told(found, model.context, cache, at), model.measured[box], room)
         known = model.weights_size if not files.tensors else None
         if not files.tensors and known is None:
             return Forecast((f"{files.where}: no safetensors files, so the cache is not known",))
-        weights = known if known is not None else weigh(files.tensors, shape, launch, quant_method(files.config))
-        return _told(estimate(shape, launch, room, weights, cache=cache), model.context, cache)
+        method = quant_method(files.config)
+        weights = known if known is not None else weigh(files.tensors, shape, launch, method)
+        if lora.slots and files.tensors:
+            lora = replace(lora, width=adapted_width(files.tensors, shape, launch.tp, method))
+        return _told(estimate(shape, launch, room, weights, lora=lora, cache=cache), model.context, cache)
     except SpecError as error:
         return Forecast((f"the cache is not known: {error.message}",))
 
 
-def _launch(model: Model, placement: Placement, arguments: Mapping[str, str]) -> Launch:
+def _with_peak(found: Forecast, measured: Measured, room: Room) -> Forecast:
+    """The same, with what a start was seen to take at its peak where that is more than the share."""
+    beyond = (measured.startup or 0) - room.requested
+    if beyond <= 0:
+        return found
+    peak = f"while it starts: up to {gib(measured.startup or 0)}, {gib(beyond)} more than its share (measured)"
+    return replace(found, lines=(*found.lines, peak), beyond=beyond)
+
+
+def _launch(model: Model, placement: Placement, box: str, arguments: Mapping[str, str]) -> Launch:
     ranks = len(placement.boxes) if placement.split is not None else 1
     tensor = ranks if placement.parallel == "tensor" else 1
     speculative = model.speculative
@@ -89,8 +108,17 @@ def _launch(model: Model, placement: Placement, arguments: Mapping[str, str]) ->
         spec_tokens=drafts,
         prefix_caching=arguments.get("--enable-prefix-caching") != "no",
         batched_tokens=_number(arguments.get("--max-num-batched-tokens")) or BATCHED_TOKENS,
+        sequences=_number(arguments.get("--max-num-seqs")) or placement.boxes[box].concurrency or placement.concurrency,
         block=block,
     )
+
+
+def _lora(arguments: Mapping[str, str]) -> Lora:
+    """Slots for adapters, with vLLM's own defaults: one of rank 16."""
+    if arguments.get("--enable-lora", "no") == "no":
+        return Lora()
+    slots, rank = _number(arguments.get("--max-loras")), _number(arguments.get("--max-lora-rank"))
+    return Lora(1 if slots is None else slots, 16 if rank is None else rank)
 
 
 def _number(word: str | None, digits: int = 9) -> int | None:
@@ -126,4 +154,6 @@ def _told(found: Estimate, context: int, cache: int | None, at: str = "") -> For
         cannot_start=found.high is not None and not found.high.starts,
         in_doubt=not found.low.starts,
         exact=cache is not None,
+        weights=found.weights,
+        least=held + found.overhead.high - found.overhead.total + max(found.paging.needed()) if found.exact else None,
     )

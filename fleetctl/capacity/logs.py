@@ -15,6 +15,7 @@ _CACHE = re.compile(rf"(?:GPU|CPU|XPU|TPU|NPU) KV cache size: {_NUMBER} tokens")
 _CONCURRENCY = re.compile(rf"Maximum concurrency for {_NUMBER} tokens per request: {_NUMBER}x")
 _AVAILABLE = re.compile(rf"Available KV cache memory: {_NUMBER} GiB|reserved for KV Cache is {_NUMBER}GiB")
 _ON_CPU = re.compile(rf"(?:Explicitly|Auto) set \({_NUMBER}/{_NUMBER}\)? ?(?:GiB|\) GiB) for KV cache")
+_BESIDE = re.compile(rf"{_NUMBER} GiB memory was consumed by non-kv usages")
 _LOADING = re.compile(
     rf"[Mm]odel loading took {_NUMBER} ?(GiB|GB)(?: memory)?(?: and {_NUMBER} seconds)?"
     rf"|[Ll]oading model weights took {_NUMBER} ?(GiB|GB)|model weights take {_NUMBER}(GiB)"
@@ -22,6 +23,13 @@ _LOADING = re.compile(
 _BLOCKS = re.compile(rf"# \w+ blocks: {_NUMBER}, # CPU blocks")
 _BLOCK_SIZE = re.compile(rf"Setting attention block size to {_NUMBER} tokens")
 _PEAK = re.compile(rf"(?:PyTorch activation peak memory takes|torch peak memory increase:) {_NUMBER} ?GiB")
+# Since 0.11, at the end of a start; until 0.2x weights and the rest were told apart.
+_ACTUAL = re.compile(
+    rf"Free memory on device \({_NUMBER}/{_NUMBER} GiB\) on startup\. Desired GPU memory utilization is"
+    rf" \({_NUMBER}, {_NUMBER} GiB\)\. Actual usage is {_NUMBER} GiB for (weight|consumed)[^,]*,"
+    rf" {_NUMBER} GiB for peak activation,(?: {_NUMBER} GiB for non-torch memory,)?"
+    rf" and {_NUMBER} GiB for CUDAGraph memory"
+)
 _NON_TORCH = re.compile(rf"non_torch_memory takes {_NUMBER}GiB")
 _GRAPHS = re.compile(
     rf"Graph capturing finished in {_NUMBER} secs?, took {_NUMBER} GiB|Estimated CUDA graph memory: {_NUMBER} GiB"
@@ -64,6 +72,8 @@ class EngineLog:
     """gpu_memory_utilization"""
     total: int | None = None
     """Memory as the engine sees it."""
+    beside: int | None = None
+    """What an engine on a CPU takes besides its cache, weights included."""
     needed: int | None = None
     """Memory for one request of full context, where the engine refused to start for lack of it."""
     free: int | None = None
@@ -87,6 +97,7 @@ def parse_log(text: str) -> EngineLog:
     if not available and small:
         available = (_bytes(small[2]),)
     graphs = _last(_GRAPHS, text)
+    actual = _last(_ACTUAL, text)
     version, share, total = _last(_VERSION, text), _last(_SHARE, text), _last(_TOTAL, text)
     return EngineLog(
         version=(version[1] or version[2]) if version else None,
@@ -98,14 +109,20 @@ def parse_log(text: str) -> EngineLog:
         load_seconds=max((seconds for _, seconds in loading if seconds is not None), default=None),
         blocks=_whole(_last(_BLOCKS, text)),
         block_size=_whole(_last(_BLOCK_SIZE, text)),
-        activations=_gib(_last(_PEAK, text)),
-        non_torch=_gib(_last(_NON_TORCH, text)),
-        graphs=_bytes(graphs[2] or graphs[3]) if graphs else None,
-        share=_real(share[1] or share[2]) if share else None,
-        total=_bytes(refused[2]) if refused else _gib(total),
+        activations=_bytes(actual[7]) if actual else _gib(_last(_PEAK, text)),
+        non_torch=_bytes(actual[8]) if actual and actual[8] else _gib(_last(_NON_TORCH, text)),
+        graphs=_bytes(graphs[2] or graphs[3]) if graphs else _bytes(actual[9]) if actual else None,
+        share=_real(share[1] or share[2]) if share else _real(actual[3]) if actual else None,
+        total=_total(refused, actual, cpu) or _gib(total),
+        beside=_gib(_last(_BESIDE, text)),
         needed=_bytes(small[1]) if small else None,
         free=_bytes(refused[1]) if refused else None,
     )
+
+
+def _total(*told: re.Match[str] | None) -> int | None:
+    """The second figure of the first line that is there: memory as the engine sees it."""
+    return next((_bytes(match[2]) for match in told if match), None)
 
 
 def _last_start(text: str) -> str:

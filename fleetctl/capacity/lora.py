@@ -1,9 +1,8 @@
-"""Memory that slots for LoRA adapters take. An estimate: which layers get adapters depends on the model's code.
+"""Memory that slots for LoRA adapters take.
 
 vLLM sets aside, for each of ``--max-loras`` slots and each adapted matrix, an A of (rank x in) and a B of (out x rank)
-in 16 bits (``vllm/lora/layers``); B is divided over the ranks with its matrix, A is not for the matrices that are
-divided by columns. The embedding and the output layer have slots too. Experts of a mixture are left out: few families
-adapt them.
+in 16 bits (``vllm/lora/layers``), each expert of a mixture included. Which matrices there are is read from the model's
+files (``matrices.py``). Without files it is taken from the shape, and is too little for latent attention and states.
 """
 
 from __future__ import annotations
@@ -14,10 +13,17 @@ from fleetctl.capacity.shape import Full, Latent, ModelShape, Window
 _BYTES = 2
 
 
-def lora_bytes(shape: ModelShape, slots: int, rank: int, tp: int = 1) -> int:
-    """Bytes on one rank for ``slots`` adapters of up to ``rank``, all layers together."""
+def lora_bytes(shape: ModelShape, slots: int, rank: int, tp: int = 1, width: int | None = None) -> int:
+    """Bytes on one rank for ``slots`` adapters of up to ``rank``, all layers together.
+
+    ``width`` is what the files say of the matrices (``adapted_width``); None: by the shape.
+    """
     if slots <= 0 or rank <= 0:
         return 0
+    return (_width(shape, tp) if width is None else width) * slots * rank * _BYTES
+
+
+def _width(shape: ModelShape, tp: int) -> int:
     total = 2 * (shape.vocabulary + shape.hidden)  # embedding and output layer
     for layer in shape.layers:
         for cache in layer.caches:
@@ -28,7 +34,8 @@ def lora_bytes(shape: ModelShape, slots: int, rank: int, tp: int = 1) -> int:
                 total += queries + shape.hidden  # o: A divided, B whole
             elif isinstance(cache, Latent):
                 total += 4 * shape.hidden + 2 * cache.width
-        if shape.intermediate and not shape.experts:
-            inner = shape.intermediate // tp
-            total += 2 * (shape.hidden + inner) + inner + shape.hidden  # gate and up; down
-    return total * slots * rank * _BYTES
+        inner = ((shape.experts and shape.expert_intermediate) or shape.intermediate) // tp
+        if inner:
+            one = 2 * (shape.hidden + inner) + inner + shape.hidden  # gate and up; down
+            total += one * max(shape.experts, 1)
+    return total

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleetctl.capacity.advice import Advice, advise
 from fleetctl.capacity.attention import Launch
 from fleetctl.capacity.estimate import Estimate, Lora, Room, estimate
 from fleetctl.capacity.headers import Tensor
 from fleetctl.capacity.logs import EngineLog
+from fleetctl.capacity.matrices import adapted_width
 from fleetctl.capacity.overhead import Overhead, calibrated
 from fleetctl.capacity.shape import ModelShape
 from fleetctl.capacity.weights import Weights, weigh
@@ -62,7 +63,7 @@ def study(
                     room,
                     _weights(shape, known, launch),
                     overhead=_overhead(known, room),
-                    lora=lora,
+                    lora=_slots(lora, shape, known, launch),
                 )
             )
         except SpecError as error:
@@ -85,6 +86,13 @@ def _weights(shape: ModelShape, known: Known, launch: Launch) -> Weights | int:
     if known.weights is not None:
         return known.weights
     return sum(known.log.weights) if known.log.weights else weigh(known.tensors, shape, launch, known.method)
+
+
+def _slots(lora: Lora, shape: ModelShape, known: Known, launch: Launch) -> Lora:
+    """Slots for adapters, by the matrices in the files where there are any."""
+    if not lora.slots or not known.tensors:
+        return lora
+    return replace(lora, width=adapted_width(known.tensors, shape, launch.tp, known.method))
 
 
 def _overhead(known: Known, room: Room) -> Overhead | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Yes
+from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Yes
 
 _USUAL_CONTEXT = 32_768
 """Tokens, where neither the command nor the model says."""
@@ -42,6 +42,9 @@ def capacity(
     spec_tokens: Annotated[int, typer.Option("--spec-tokens", help="Speculative tokens of the model's own head.")] = 0,
     prefix_caching: Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching")] = True,
     batched_tokens: Annotated[int, typer.Option("--batched-tokens", help="--max-num-batched-tokens.")] = 8192,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, help="--max-num-seqs: requests that the engine takes at once.")
+    ] = 12,
     block_size: Annotated[int | None, typer.Option("--block-size", help="--block-size of the engine.")] = None,
     weights: Annotated[
         str | None, typer.Option("--weights", help="Weights in memory, if you know better: 71GiB.")
@@ -55,7 +58,7 @@ def capacity(
 ) -> None:
     """Say what a model takes of a box's memory, how many tokens of cache are left, and how many boxes to run it on.
 
-    The word `model` may be left out. `fleetctl capacity calibrate BOX` takes figures from an engine that runs.
+    The word `model` may be left out. `fleetctl capacity calibrate BOX` measures an engine.
     """
     from fleetctl.capacity.attention import Launch
     from fleetctl.capacity.config import quant_method, read_shape
@@ -87,6 +90,7 @@ def capacity(
             spec_tokens=spec_tokens,
             prefix_caching=prefix_caching,
             batched_tokens=batched_tokens,
+            sequences=concurrency,
             block=block_size,
         )
         for ranks, stages in divisions
@@ -125,40 +129,44 @@ def _size(option: str, text: str) -> int:
 
 @app.command()
 def calibrate(
-    box: Annotated[str, typer.Argument(metavar="BOX", help="A box on which an engine of the model runs.")],
+    box: Annotated[str, typer.Argument(metavar="BOX", help="A box with an engine of the model.")],
     model: Annotated[str | None, typer.Option("--model", help="Which one, where several run there.")] = None,
+    running: Annotated[
+        bool, typer.Option("--running", help="Only read what the running engine logged; no box is changed.")
+    ] = False,
+    share: Annotated[
+        float | None,
+        typer.Option("--share", min=0.01, max=1, help="gpu_memory_utilization of the trial; default: what it needs."),
+    ] = None,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Also when nobody else serves the model: its requests wait in the proxy.")
+    ] = False,
     fleet: FleetFile = DEFAULT_FLEET,
     yes: Yes = False,
+    take_over: TakeOver = False,
     json: Json = False,
     accept_new: AcceptNew = False,
     ssh_config: SshConfig = None,
     debug: Debug = False,
 ) -> None:
-    """Put what a running engine logged of its memory into fleet.yaml, for later plans. No box is changed."""
-    from fleetctl.cli.ask import confirm
-    from fleetctl.cli.output import console, emit
-    from fleetctl.cli.session import open_fleet
-    from fleetctl.cli.show_tune import difference, show_difference
-    from fleetctl.errors import RefusedError
-    from fleetctl.run.calibrate import calibrate as measured
-    from fleetctl.spec.edit import save, with_measured
+    """Measure an engine's memory and put that into fleet.yaml, for later plans.
 
-    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, partly=True) as subject:
-        found = measured(subject, box, model)
-    after = with_measured(subject.text, found.model, box, found.figures, str(fleet))
-    diff = difference(str(fleet), subject.text, after, "measured")
-    if not json:
-        for line in found.lines:
-            console().print(line, markup=False)
-        show_difference(diff, console())
-    if not diff:
-        told = f"{fleet} has it already."
-    else:
-        if not yes and not confirm(f"Write this into {fleet}?"):
-            raise RefusedError("not done; nothing was changed")
-        save(fleet, subject.text, after)
-        told = f"{fleet} is written. Plans use it from now on; no engine has to start again for that."
-    if json:
-        emit("calibrated", file=str(fleet), model=found.model, box=box, diff=diff, **found.measured.model_dump())
-    else:
-        console().print(told, markup=False)
+    The box's copy is drained and stopped, started once with a small share outside of the proxy, and brought back as it
+    was, also when something fails on the way. With --running nothing starts: its log is read.
+    """
+    from fleetctl.cli.calibrating import by_start, write
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.errors import SpecError
+    from fleetctl.run.calibrate import calibrate as by_log
+
+    if running and (share is not None or hold):
+        raise SpecError("--running starts nothing: --share and --hold say nothing there")
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, partly=running) as subject:
+        if running:
+            found = by_log(subject, box, model)
+        else:
+            from fleetctl.cli.mover import Mover
+
+            mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
+            found = by_start(subject, mover, box, model, share=share, hold=hold)
+    write(subject.text, fleet, box, found, yes=yes, json=json)

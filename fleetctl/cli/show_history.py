@@ -16,7 +16,7 @@ from fleetctl.spec.units import seconds
 
 _STYLES = {DONE: "green", UNDONE: "yellow", FAILED: "red", CUT_OFF: "bold yellow", UNDER_WAY: "cyan"}
 _INDENT = 18  # as wide as a time and two spaces
-_STAYS = ("drain", "undrain", "restart")
+_STAYS = ("drain", "undrain", "restart", "calibrate")
 
 
 def when(at: float) -> str:

@@ -122,7 +122,7 @@ def _show_move(found: Assessment, out: Console, *, every: bool) -> None:
     if found.under_way():
         hang(out, f"[cyan]under way[/]: {told}; what is not right yet is not listed meanwhile", 11)
         return
-    hang(out, f"[bold yellow]cut off[/]: {told}; `{move.finish}` finishes it, `{move.undo}` undoes it", 9)
+    hang(out, f"[bold yellow]cut off[/]: {told}; {move.ways}", 9)
     if every:
         for consequence in found.consequences:
             hang(out, f"[dim]so[/]: {escape(consequence)}", 4)
@@ -137,7 +137,7 @@ def _where(move: MoveFacts) -> str:
 
 
 def _last(move: MoveFacts) -> str:
-    stays = move.operation in ("drain", "undrain", "restart")
+    stays = move.operation in ("drain", "undrain", "restart", "calibrate")
     what = f"{move.operation} in {escape(move.to_layout or 'nothing')}" if stays else f"{move.operation} {_where(move)}"
     result = (move.end or {}).get("result", "")
     return f"{what} by {escape(move.who)}, {when(move.started)}, {result}; `fleetctl history` shows more"

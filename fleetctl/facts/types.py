@@ -197,6 +197,13 @@ class MoveFacts(Seen):
         return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
 
     @property
+    def ways(self) -> str:
+        """What can be done when it was cut off, in words."""
+        if self.operation == "calibrate":
+            return f"`{self.undo}` brings the engine back as it was"
+        return f"`{self.finish}` finishes it, `{self.undo}` undoes it"
+
+    @property
     def undo(self) -> str:
         """The command that takes it back when it was cut off."""
         return "fleetctl rollback --undo" if self.operation == "rollback" else "fleetctl rollback"

@@ -7,7 +7,9 @@ from typing import Any, Dict, List
 from fleetctl.onbox.main import Call, environment, op
 from fleetctl.onbox.units import MEMORY_WORDS, states
 
-MORE_WORDS = re.compile("peak memory|non_torch|CUDA graph|Graph captur|kv_cache_memory_bytes|max_num_batched_tokens")
+MORE_WORDS = re.compile(
+    "peak memory|peak activation|non_torch|CUDA graph|Graph captur|kv_cache_memory_bytes|max_num_batched_tokens"
+)
 FIRST = 20_000  # lines of the log that a start may take
 MOST = 80  # lines that are told
 LONGEST = 600  # characters of a line that are told

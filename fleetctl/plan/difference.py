@@ -13,6 +13,7 @@ from fleetctl.plan.merged import merged_proxy, names_during
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_FOLDER, GUARD_UNIT, VRRP_FOLDER, secrets_path
 from fleetctl.render.proxy import proxy_files
 from fleetctl.render.release import Engine, ProxyConfig, Rank, Release
+from fleetctl.render.trial import Trial
 
 UNIT_FOLDER = "/etc/systemd/system/"
 
@@ -59,6 +60,10 @@ class Difference:
     load_on: list[str] = field(default_factory=list)
     """Boxes on which the proxy does not run ``load`` yet."""
     settle_address: bool = False
+    trial: Trial | None = None
+    """What is started between the stop and the start of the one engine in ``start``, to be measured."""
+    served: bool = False
+    """Other copies take the requests while engines start."""
 
     def nothing(self) -> bool:
         """The fleet is as the release wants it."""

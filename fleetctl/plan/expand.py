@@ -17,6 +17,7 @@ from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
 from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.proxy_drafts import drain, hold, load_proxy, open_server, proxy_paths, settle_address, settle_proxy
+from fleetctl.plan.trial import trial
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.names import GUARD_UNIT
 from fleetctl.render.release import Engine
@@ -161,6 +162,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "await_room": await_room,
     "await_free": await_free,
     "drop_page_cache": drop_page_cache,
+    "trial": trial,
     "install_files": _install_files,
     "start_engine": start_engine,
     "restore_superseded": _restore_superseded,

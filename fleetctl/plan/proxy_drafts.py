@@ -54,7 +54,7 @@ def hold(move: Move) -> Iterable[Draft]:
 
 
 def _fate_of_new_requests(move: Move) -> str:
-    if move.turn:
+    if move.turn or move.difference.served:
         return "new requests go to the other copies"
     return "new requests go to the new engines" if move.beside else "hold new requests"
 

@@ -55,6 +55,7 @@ class Sizing(Value):
     tokens: int | None = Field(None, description="tokens of cache; None: not known")
     in_doubt: bool = Field(False, description="with the most overhead that is likely it does not start")
     exact: bool = Field(False, description="the cache is given in bytes: in doubt is whether the share holds it")
+    beyond: int = Field(0, description="bytes beyond its share that its start was measured to take for a while")
 
 
 class Plan(Value):

@@ -73,14 +73,14 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
     """The rank and its files. Raises SpecError for arguments and variables that cannot be used."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
     unit, box = engine_unit(place.layout, place.model), fleet.boxes[place.box]
-    plain, secrets = _environment(fleet, place)
+    plain, secrets = engine_environment(fleet, place)
     memory_max = box.memory - box.reserve
     launch = start_from(
         model.launch,
-        _arguments(fleet, place),
+        engine_arguments(fleet, place),
         unit=unit,
         weights=model.weights,
-        variables=_variables(plain, secrets, split=len(place.boxes) > 1),
+        variables=seen_variables(plain, secrets, split=len(place.boxes) > 1),
         memory_max=memory_max,
         stop_limit=model.stop_limit,
     )
@@ -89,7 +89,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
     split = placement.split is not None
     command = _under_rank(fleet, place, launch) if split else launch.start
     foreign = fleet.superseded_on(place.box)
-    others = _cannot_share(fleet, place)
+    others = cannot_share(fleet, place)
     values = {
         "layout": place.layout,
         "model": place.model,
@@ -127,7 +127,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
     return rank, (*files, secret_file) if secret_file else tuple(files)
 
 
-def _cannot_share(fleet: Fleet, place: Place) -> list[str]:
+def cannot_share(fleet: Fleet, place: Place) -> list[str]:
     """Units of other layouts that must not run beside this one: they want its memory or its ports."""
     mine = listens_on(fleet, place.layout, place.box)
     return [
@@ -150,7 +150,8 @@ def _link(fleet: Fleet, box: str) -> str:
     return fleet.boxes[box].link or fleet.boxes[box].address
 
 
-def _arguments(fleet: Fleet, place: Place) -> list[str]:
+def engine_arguments(fleet: Fleet, place: Place) -> list[str]:
+    """What follows the word ``vllm`` on the command line of a rank."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
     per_box = placement.boxes[place.box]
     split = None
@@ -177,7 +178,7 @@ def concurrency(fleet: Fleet, layout: str, model: str, box: str) -> int:
     return own if own is not None else placement.concurrency
 
 
-def _environment(fleet: Fleet, place: Place) -> tuple[dict[str, str], dict[str, Secret]]:
+def engine_environment(fleet: Fleet, place: Place) -> tuple[dict[str, str], dict[str, Secret]]:
     """Variables in plain, and secret ones; later layers win over earlier ones."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
     layers: list[Mapping[str, str | Secret]] = []
@@ -189,7 +190,7 @@ def _environment(fleet: Fleet, place: Place) -> tuple[dict[str, str], dict[str, 
     return plain, {name: value for name, value in merged.items() if not isinstance(value, str)}
 
 
-def _variables(plain: Mapping[str, str], secrets: Mapping[str, Secret], *, split: bool) -> Sequence[str]:
+def seen_variables(plain: Mapping[str, str], secrets: Mapping[str, Secret], *, split: bool) -> Sequence[str]:
     """Names of the variables that an engine has to see besides those of the system."""
     return [*plain, *secrets, "FLEETCTL_ENGINE", *(["FLEETCTL_EPOCH"] if split else [])]
 

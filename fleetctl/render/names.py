@@ -17,6 +17,7 @@ VRRP_FOLDER = "/etc/fleetctl/vrrp"
 VRRP_UNIT = "fleetctl-vrrp.service"
 GUARD_FOLDER = "/etc/fleetctl/guard"
 GUARD_UNIT = "fleetctl-guard.service"
+TRIAL_UNIT = "fleetctl-trial.service"
 
 
 def engine_unit(layout: str, model: str) -> str:

@@ -11,6 +11,7 @@ from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.gather import gather, questions
 from fleetctl.render.release import Engine, Rank, Release
 from fleetctl.run.planning import Subject
+from fleetctl.spec.edit import with_measured
 from fleetctl.spec.fleet import Measured
 from fleetctl.spec.problems import did_you_mean
 from fleetctl.spec.units import gib
@@ -36,9 +37,8 @@ def calibrate(subject: Subject, box: str, model: str | None) -> Calibration:
     if box in subject.unreachable:
         raise subject.unreachable[box]
     release = gather(subject.boxes, questions(fleet))[box].release or Release(fleet=fleet.fleet, layout=None)
-    engine, rank = _one(release, box, model)
-    if engine.model not in fleet.models:
-        raise RefusedError(f"{engine.id} runs on {box}, and fleet.yaml has no model {engine.model}")
+    engine, rank = one_of(release, box, model)
+    writable(subject, engine.model, box)
     told = subject.boxes[box].call("start_lines", unit=rank.unit, timeout=TIME_FOR_LOG)
     if told["active"] != "active":
         raise RefusedError(
@@ -55,16 +55,31 @@ def calibrate(subject: Subject, box: str, model: str | None) -> Calibration:
         batched_tokens=_batched_tokens(release, box, rank),
         log="\n".join(told["lines"]),
     )
-    measured = measure(started, time.strftime("%Y-%m-%d"))
+    return calibration(engine.model, started, measure(started, time.strftime("%Y-%m-%d")))
+
+
+def calibration(model: str, started: Started, measured: Measured) -> Calibration:
+    """What was measured, with the words for it."""
     lines = [
-        f"{engine.id} on {box}: weights {gib(measured.weights)}, beyond weights and cache {gib(measured.overhead)}"
+        f"{started.engine} on {started.box}: weights {gib(measured.weights)}, "
+        f"beyond weights and cache {gib(measured.overhead)}"
     ]
     if measured.peak is not None:
         lines.append(f"  of that {gib(measured.peak)} are activations at their peak")
-    return Calibration(engine.model, measured, written(measured), tuple(lines))
+    if measured.startup is not None:
+        lines.append(f"  while it started it took up to {gib(measured.startup)} of the box")
+    return Calibration(model, measured, written(measured), tuple(lines))
 
 
-def _one(release: Release, box: str, model: str | None) -> tuple[Engine, Rank]:
+def writable(subject: Subject, model: str, box: str) -> None:
+    """Raises SpecError or RefusedError where fleet.yaml has no place for what is measured, before anything is done."""
+    if model not in subject.fleet.models:
+        raise RefusedError(f"an engine of {model} runs on {box}, and fleet.yaml has no model {model}")
+    with_measured(subject.text, model, box, written(Measured(weights=0, overhead=0, at="2000-01-01")))
+
+
+def one_of(release: Release, box: str, model: str | None) -> tuple[Engine, Rank]:
+    """The engine on a box, of a model where several are there, and its rank there. Raises RefusedError or SpecError."""
     there = release.ranks_on(box)
     found = [(engine, rank) for engine, rank in there if model in (None, engine.model)]
     if not found:

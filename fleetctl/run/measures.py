@@ -14,8 +14,8 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
     """What a finished move measured, in seconds: ``gap`` without an engine, ``loads`` by engine, ``stops`` by unit.
 
     ``cut`` counts requests that still ran when their time was over. ``caches`` has by engine the tokens of cache that
-    it logged, and those that were expected (None: not known); ``scores`` what it scored in
-    tool use (of 100), and what the build ``before`` it did.
+    it logged, and those that were expected (None: not known); ``scores`` what it scored in tool use (of 100), and what
+    the build ``before`` it did. ``trials`` has what was seen of engines that started to be measured, where some did.
     """
     by_kind: dict[str, dict[str, Record]] = {}
     for step in plan.steps:
@@ -64,6 +64,9 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
     gap = max(0.0, round(min(opened) - max(held), 3)) if held and opened else None
     if any(step.turn is not None for step in plan.steps) and not held:
         gap = 0.0
+    trials = {params[name].params["engine"]: result["trial"] for name, result in by_kind.get("trial", {}).items()}
+    if trials and plan.gap.expected == 0.0:  # another copy served
+        gap = 0.0
     cut = sum(r.get("cut", 0) for r in by_kind.get("drain", {}).values())
     return {
         "gap": gap,
@@ -74,4 +77,5 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
         "stops": stops,
         "caches": caches,
         "scores": scores,
+        **({"trials": trials} if trials else {}),
     }

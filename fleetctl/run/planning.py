@@ -289,5 +289,7 @@ def refuse_unfinished(observed: Observed) -> None:
     where = f"from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
     raise UnfinishedError(
         f"a {move.operation} {where} by {move.who} was cut off",
-        hint=f"`{move.finish}` finishes it, `fleetctl rollback --undo` takes it back",
+        hint=move.ways
+        if move.operation == "calibrate"
+        else f"`{move.finish}` finishes it, `fleetctl rollback --undo` takes it back",
     )

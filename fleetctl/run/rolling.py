@@ -38,7 +38,7 @@ def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -
 
     Raises SpecError with the nearest name for one that there is not.
     """
-    live = _live(subject, seen)
+    live = live_in(subject, seen)
     chosen = live.engines if name is None else _named(live, subject, name)
     boxes = {rank.box for engine in chosen for rank in engine.ranks}
     for box, facts in seen.observed.items():
@@ -53,7 +53,7 @@ def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -
     why = why_not_one_at_a_time(live, live, seen.observed, difference)
     book = books("rolling" if why is None else "cutover")
     held = None if why is None else f"not one at a time: {why}"
-    return _on_live(subject, seen, book, "restart", difference, why_held=held)
+    return on_live(subject, seen, book, "restart", difference, why_held=held)
 
 
 def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit: float | None, hold: bool) -> Plan:
@@ -61,40 +61,28 @@ def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit:
 
     Raises RefusedError when a model would be left without a copy, unless ``hold``: its requests wait in the proxy then.
     """
-    live = _live(subject, seen)
-    engines = _on_box(live, subject, box)
-    servers = _servers(live, seen.observed)
-    everywhere = servers_up(live.proxy, seen.observed)
-    leaving = {engine.id for engine in engines}
-    left = sorted(
-        {
-            engine.model
-            for engine in engines
-            if _server(engine) in servers  # one that takes no requests now is missed by nobody
-            and not any(
-                other.model == engine.model and other.id not in leaving and _server(other) in everywhere
-                for other in live.engines
-            )
-        }
-    )
+    live = live_in(subject, seen)
+    engines = engines_on(live, subject, box)
+    servers = serving(live, seen.observed)
+    left = left_without(engines, live, seen.observed)
     if left and not hold:
         raise RefusedError(
             f"without {box} no engine serves {', '.join(left)}; nothing was changed",
             hint=f"bring another copy into rotation first (fleetctl status shows them), or use --hold: requests for "
             f"{', '.join(left)} then wait in the proxy, each for at most its hold time",
         )
-    nothing = _nothing(live, seen)
+    nothing = nothing_to_do(live, seen)
     mark = {box: replace(nothing.boxes[box], mark_drained=seen.observed[box].drained is None)}
     # One that is down now too: its engine may be loading. On a box that is drained already it has been drained.
     again = seen.observed[box].drained is not None
     close = [
         name
-        for name in map(_server, engines)
+        for name in map(server_of, engines)
         if name in servers or (not again and may_come_up(name, live.proxy, seen.observed))
     ]
     difference = replace(nothing, boxes={**nothing.boxes, **mark}, close=close)
     why = f"requests for {', '.join(left)} wait until {box} is back" if left else None
-    return _on_live(subject, seen, book, "drain", difference, limit=limit, why_held=why)
+    return on_live(subject, seen, book, "drain", difference, limit=limit, why_held=why)
 
 
 def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan:
@@ -102,14 +90,14 @@ def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan
 
     One that also runs on another drained box stays out until that is back. Raises RefusedError when one does not run.
     """
-    live = _live(subject, seen)
-    _servers(live, seen.observed)
+    live = live_in(subject, seen)
+    serving(live, seen.observed)
     servers = servers_up(live.proxy, seen.observed)
     away = {name for name, facts in seen.observed.items() if facts.drained is not None and name != box}
     back = [
         engine
-        for engine in _on_box(live, subject, box)
-        if _server(engine) not in servers and not any(rank.box in away for rank in engine.ranks)
+        for engine in engines_on(live, subject, box)
+        if server_of(engine) not in servers and not any(rank.box in away for rank in engine.ranks)
     ]
     broken = {engine.id for engine in compare(live, live, seen.observed, None).start}
     for engine in back:
@@ -118,13 +106,14 @@ def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan
                 f"{engine.id} does not run as the layout wants it; nothing was changed",
                 hint=f"fleetctl restart {box} starts it, proves it and puts {box} back into rotation",
             )
-    nothing = _nothing(live, seen)
+    nothing = nothing_to_do(live, seen)
     forget = {box: replace(nothing.boxes[box], forget_drained=seen.observed[box].drained is not None)}
     difference = replace(nothing, boxes={**nothing.boxes, **forget}, prove=back, open=back)
-    return _on_live(subject, seen, book, "undrain", difference)
+    return on_live(subject, seen, book, "undrain", difference)
 
 
-def _live(subject: Subject, seen: Look) -> Release:
+def live_in(subject: Subject, seen: Look) -> Release:
+    """The release that is live, with its engines. Raises RefusedError where there is none."""
     lead = lead_of(seen.observed, subject.fleet.proxy.lead)
     live = seen.observed[lead].release
     if live is None or live.layout is None or live.proxy is None:
@@ -145,7 +134,8 @@ def _named(live: Release, subject: Subject, name: str) -> list[Engine]:
     return found
 
 
-def _on_box(live: Release, subject: Subject, box: str) -> list[Engine]:
+def engines_on(live: Release, subject: Subject, box: str) -> list[Engine]:
+    """Engines with a part on a box. Raises SpecError, with the nearest name, and RefusedError where there is none."""
     _known(box, list(subject.fleet.boxes), "box")
     found = [engine for engine, _ in live.ranks_on(box)]
     if not found:
@@ -162,11 +152,29 @@ def _known(name: str, names: Collection[str], kind: str) -> None:
         raise SpecError(f"there is no {kind} {name}", hint=hint)
 
 
-def _server(engine: Engine) -> str:
+def left_without(engines: Collection[Engine], live: Release, observed: Observed) -> list[str]:
+    """Models that nobody serves when these engines leave the proxy; one that takes no requests now is not missed."""
+    servers, everywhere = serving(live, observed), servers_up(live.proxy, observed)
+    leaving = {engine.id for engine in engines}
+    return sorted(
+        {
+            engine.model
+            for engine in engines
+            if server_of(engine) in servers
+            and not any(
+                other.model == engine.model and other.id not in leaving and server_of(other) in everywhere
+                for other in live.engines
+            )
+        }
+    )
+
+
+def server_of(engine: Engine) -> str:
+    """``BACKEND/SERVER`` of an engine in the proxy."""
     return f"{engine.backend}/{engine.server}"
 
 
-def _servers(live: Release, observed: Observed) -> set[str]:
+def serving(live: Release, observed: Observed) -> set[str]:
     """Servers that take requests now, from any box's proxy. Raises RefusedError where the proxy does not run."""
     assert live.proxy is not None
     running = running_proxies(live.proxy, observed)
@@ -179,13 +187,13 @@ def _servers(live: Release, observed: Observed) -> set[str]:
     return servers_up_somewhere(live.proxy, observed)
 
 
-def _nothing(live: Release, seen: Look) -> Difference:
+def nothing_to_do(live: Release, seen: Look) -> Difference:
     """A difference in which nothing is to be done, to be filled in."""
     boxes = {box: BoxDifference(box) for box in seen.observed}
     return Difference(boxes=boxes, start=[], prove=[], open=[], close=[], load=None, settle_proxy=False)
 
 
-def _on_live(
+def on_live(
     subject: Subject,
     seen: Look,
     book: Playbook,
@@ -196,7 +204,7 @@ def _on_live(
     why_held: str | None = None,
 ) -> Plan:
     """A plan that stays in the live generation."""
-    live = _live(subject, seen)
+    live = live_in(subject, seen)
     lead = lead_of(seen.observed, subject.fleet.proxy.lead)
     facts = seen.observed[lead]
     meta = facts.generations.get(facts.generation or 0) or {}

@@ -84,6 +84,8 @@ def _fault(one: Forecast) -> str:
 def sizings(forecasts: Mapping[str, Forecast]) -> tuple[Sizing, ...]:
     """The forecasts as a plan shows them."""
     return tuple(
-        Sizing(engine=engine, lines=one.lines, tokens=one.tokens, in_doubt=one.in_doubt, exact=one.exact)
+        Sizing(
+            engine=engine, lines=one.lines, tokens=one.tokens, in_doubt=one.in_doubt, exact=one.exact, beyond=one.beyond
+        )
         for engine, one in forecasts.items()
     )

@@ -73,6 +73,10 @@ class Measured(Part):
     weights: Size = Field(description="what loading the model took")
     overhead: Size = Field(description="what it took beyond weights and cache")
     peak: Size | None = Field(default=None, description="the peak of activations in that, where the log says")
+    startup: Size | None = Field(
+        default=None,
+        description="the most of the box's memory that it took at one time while it started with a small cache",
+    )
     ranks: Count = Field(default=1, description="boxes that the engine was divided over")
     batched_tokens: Count = Field(default=8192, description="--max-num-batched-tokens that it ran with")
     at: str = Field(description="the day")

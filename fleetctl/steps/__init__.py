@@ -14,6 +14,7 @@ from fleetctl.steps import (
     settle,
     superseded,
     traffic,
+    trial,
 )
 from fleetctl.steps.base import KINDS
 
@@ -32,4 +33,5 @@ __all__ = [
     "settle",
     "superseded",
     "traffic",
+    "trial",
 ]

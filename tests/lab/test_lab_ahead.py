@@ -100,7 +100,7 @@ def test_what_a_running_engine_measured_is_written_into_the_file_and_the_next_pl
     text = moving.changed(with_folder)
     moving.control("box2", weights_bytes=2**30, cache_bytes=3 * 2**29)
     moving.cutover("replicas", text=text)
-    ran = moving.run("capacity", "calibrate", "box2", "--yes", text=text)
+    ran = moving.run("capacity", "calibrate", "box2", "--running", "--yes", text=text)
     assert ran.rc == 0, ran
     told = next(event for event in ran.events if event["type"] == "calibrated")
     # 3 GiB of share (4 GiB less a reserve of 1 GiB), less 1 GiB of weights and 1.5 GiB for the cache.

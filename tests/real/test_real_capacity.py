@@ -15,6 +15,8 @@ from fleetctl.capacity.attention import CPU, Launch
 from fleetctl.capacity.config import read_shape
 from fleetctl.capacity.headers import of_metadata
 from fleetctl.capacity.logs import EngineLog, parse_log
+from fleetctl.capacity.lora import lora_bytes
+from fleetctl.capacity.matrices import adapted_width
 from fleetctl.capacity.pages import Paging, page_model
 from fleetctl.capacity.weights import weigh
 from fleetctl.errors import SpecError
@@ -161,6 +163,38 @@ def test_weights_on_a_rank_are_the_parameters_that_the_engine_makes(python: Path
         (mine,) = weigh(of_metadata(made["tensors"], "transformers"), shape, launch).stages
         # What is left are vectors of states, which are divided, and counted whole.
         assert mine == pytest.approx(made["bytes"], rel=0.005), line
+
+
+MIXTURE = {
+    "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], **SMALL, **HEADS, "num_hidden_layers": 3,
+    "num_local_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+ADAPTED = {
+    "grouped-query": (LLAMA, 0.0),
+    "a mixture": (MIXTURE, 0.0),
+    "latent": (LATENT, 0.0),
+    "gated delta net": (GATED, 0.06),
+    "Mamba-2": (KINDS["Mamba-2"][0], 0.06),
+}
+"""Kind of model → config.json, and how far off its slots may be: vLLM joins and splits projections of states."""
+
+
+def test_slots_for_adapters_are_what_the_engine_sets_aside(python: Path) -> None:
+    slots, rank = 4, 16
+    lines = [{"config": config, "slots": slots, "rank": rank} for config, _ in ADAPTED.values()]
+    said = [line[4:] for line in ask(python, "engine_lora.py", lines).splitlines() if line.startswith("=== ")]
+    assert len(said) == len(lines)
+    wrong = []
+    for (name, (config, margin)), answer in zip(ADAPTED.items(), said, strict=True):
+        made = json.loads(answer)
+        shape = read_shape(json.dumps(config))
+        width = adapted_width(of_metadata(made["tensors"], "transformers"), shape)
+        mine, engine = lora_bytes(shape, slots, rank, width=width), sum(made["bytes"].values())
+        # Not every family adapts the embedding and the output layer; it is counted all the same.
+        embedding = 2 * (shape.vocabulary + shape.hidden) * slots * rank * 2
+        if not engine * (1 - margin) <= mine <= engine * (1 + margin) + embedding:
+            wrong.append((name, mine, engine, made["bytes"]))
+    assert wrong == []
 
 
 def sections(output: str) -> dict[str, EngineLog]:

@@ -89,7 +89,7 @@ def test_weights_that_do_not_fit_are_refused_with_the_whole_sum() -> None:
         "a, layout l",
         "qwen does not fit",
         "memory 96.0 GiB - reserve 30.0 GiB = 66.0 GiB",
-        "0.6875 rounded down: 0.68 = 65.3 GiB",
+        "0.6875, rounded down to 0.68 = 65.3 GiB",
         "weights 71.0 GiB",
         "5.7 GiB missing",
     ):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -42,12 +44,37 @@ def test_of_several_ranks_in_one_log_the_one_with_the_least_room_counts() -> Non
     assert measure(started(two), "d").weights == round(74.5 * GIB)
 
 
+CPU = (
+    "INFO Auto set (0.22/15.21) GiB for KV cache on node 0, with 0.76 GiB requested memory for the worker. "
+    "0.54 GiB memory was consumed by non-kv usages.\nINFO CPU KV cache size: 304,384 tokens\n"
+)
+
+
+def test_an_engine_on_a_cpu_says_what_it_takes_in_all_and_the_files_what_of_that_are_weights() -> None:
+    start = Started("replicas/tiny@box1", "box1", 1, 8 * GIB, 0.05, 8192, CPU, weights=GIB // 4)
+    found = measure(start, "2026-11-30")
+    assert (found.weights, found.overhead) == (GIB // 4, round(0.54 * GIB) - GIB // 4)
+
+
+@pytest.mark.parametrize(
+    ("taken", "startup"),
+    [
+        (None, None),  # nobody looked while it started
+        ((90 * GIB, 80 * GIB), 90 * GIB),
+        ((9 * GIB, 2 * GIB), None),  # its weights are in the memory of a GPU
+    ],
+)
+def test_the_peak_of_a_start_counts_where_the_memory_of_the_box_is_that_of_the_gpu(taken: Any, startup: Any) -> None:
+    assert measure(replace(started(), taken=taken), "2026-11-30").startup == startup
+
+
 @pytest.mark.parametrize(
     ("log", "share", "said"),
     [
         ("", 0.74, "did not log its weights and memory for its cache"),
         (LOG.replace("Available", "Some"), 0.74, "did not log memory for its cache"),
         (LOG, 0.5, "more than the 60.8 GiB of its share"),
+        ("INFO Explicitly set (0.12/15.21) GiB for KV cache on node 0.", 0.74, "in bytes"),
         (LOG + "reserved 8.2 GiB memory for KV Cache as specified by kv_cache_memory_bytes config", 0.74, "in bytes"),
     ],
 )
@@ -126,6 +153,7 @@ def test_what_cannot_be_edited_alone_is_told_with_what_to_write() -> None:
 def test_figures_are_written_as_they_are_read_back(weights: int, overhead: int, peak: int | None, ranks: int) -> None:
     """Rounded up to whole MiB: a plan never counts on more room than was seen."""
     found = Measured(weights=weights, overhead=overhead, peak=peak, ranks=ranks, at="2026-11-30")
+    found = found.model_copy(update={"startup": peak})
     figures = written(found)
     again = Measured.model_validate({key: yaml.safe_load(value) for key, value in figures.items()})
     assert 0 <= again.weights - weights < 2**20 and 0 <= again.overhead - overhead < 2**20

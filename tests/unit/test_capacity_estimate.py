@@ -14,8 +14,10 @@ from fleetctl.capacity.advice import Verdict, advise
 from fleetctl.capacity.attention import Launch
 from fleetctl.capacity.config import read_shape
 from fleetctl.capacity.estimate import Estimate, Lora, Room, estimate
+from fleetctl.capacity.headers import of_metadata
 from fleetctl.capacity.logs import parse_log
 from fleetctl.capacity.lora import lora_bytes
+from fleetctl.capacity.matrices import adapted_width
 from fleetctl.capacity.overhead import Overhead, calibrated, model_overhead
 from fleetctl.capacity.shape import ModelShape
 from fleetctl.capacity.study import Known, study
@@ -63,6 +65,26 @@ def test_overhead_of_a_mixture_goes_through_what_was_measured() -> None:
         overhead = model_overhead(mixture, Launch(context=32768, batched_tokens=tokens))
         assert overhead.activations == pytest.approx(measured * GIB, rel=0.01)
     assert overhead.low < overhead.total < overhead.high
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "sequences", "tp", "logged"),
+    [
+        (128256, 256, 1, 1.26),  # vllm#10511: a Llama of 8B, and the same on each of two ranks
+        (128256, 256, 2, 1.26),
+        (128256, 1024, 1, 4.76),  # llm-d-benchmark: that model with vLLM's own default of sequences
+        (151936, 1024, 1, 5.56),  # one of 0.6B
+        (201088, 1024, 1, 7.38),  # a mixture
+    ],
+)
+def test_a_small_model_takes_what_sampling_for_all_sequences_at_once_takes(
+    vocabulary: int, sequences: int, tp: int, logged: float
+) -> None:
+    shape = replace(SHAPE, hidden=1024, intermediate=3072, vocabulary=vocabulary)
+    peak = model_overhead(shape, Launch(context=8192, tp=tp, sequences=sequences)).activations
+    assert peak == pytest.approx(logged * GIB, rel=0.08)
+    few = model_overhead(shape, Launch(context=8192, tp=tp, sequences=12)).activations
+    assert few < 0.3 * GIB, "with the concurrency of a fleet the batches count"
 
 
 def test_a_log_replaces_the_estimate() -> None:
@@ -144,6 +166,38 @@ def test_slots_take_what_a_real_engine_set_aside() -> None:
     small = {"num_hidden_layers": 3, "hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "vocab_size": 512}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     assert lora_bytes(read_shape(json.dumps({"model_type": "llama", **small, **heads})), 2, 16) == 475_136
+
+
+PACKED = {
+    "16 bits": ("q_proj.weight", "BF16", [256, 128], ""),
+    "NVFP4": ("q_proj.weight", "U8", [256, 64], "modelopt"),
+    "INT4": ("q_proj.weight_packed", "I32", [256, 16], "compressed-tensors"),
+    "AWQ": ("q_proj.qweight", "I32", [128, 32], "awq"),
+    "GPTQ": ("q_proj.qweight", "I32", [16, 256], "gptq"),
+}
+
+
+@pytest.mark.parametrize("form", PACKED)
+def test_adapters_are_as_wide_as_the_matrix_however_it_is_packed(form: str) -> None:
+    name, dtype, sizes, method = PACKED[form]
+    entries = [
+        (f"model.layers.0.self_attn.{name}", dtype, sizes),
+        ("model.layers.0.input_layernorm.weight", "BF16", [128]),
+    ]
+    tensors = of_metadata(entries, "here")
+    embedding = 2 * (SHAPE.vocabulary + SHAPE.hidden)
+    assert adapted_width(tensors, SHAPE, method=method) - embedding == 128 + 256
+    assert adapted_width(tensors, SHAPE, tp=2, method=method) - embedding == 128 + 128
+
+
+def test_every_expert_has_adapters_of_its_own() -> None:
+    """vLLM 0.32 on the CPU, a mixture of 4 experts, --max-loras 4 --max-lora-rank 16: 1,769,472 bytes for experts."""
+    small = {"num_hidden_layers": 3, "hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "vocab_size": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    dense = read_shape(json.dumps({"model_type": "llama", **small, **heads}))
+    mixture = read_shape(json.dumps({"model_type": "mixtral", "num_local_experts": 4, **small, **heads}))
+    block = 3 * (3 * 128 + 3 * 256) * 4 * 16 * 2
+    assert lora_bytes(mixture, 4, 16) - (lora_bytes(dense, 4, 16) - block) == 1_769_472
 
 
 @pytest.mark.parametrize(("share", "memory"), [(0.0, GIB), (1.01, GIB), (-1.0, GIB), (0.5, 0)])

@@ -23,7 +23,19 @@ LINES: list[tuple[str, str, dict[str, object]]] = [
         "(EngineCore pid=6925) INFO 11-30 10:47:15 [kv_cache_utils.py:2327] CPU KV cache size: 233,016 tokens, Maximum"
         " concurrency for 1,024 tokens per request: 227.56x\n"
         "(Worker pid=8264) INFO [cpu_worker.py:260] Explicitly set (0.12/15.21) GiB for KV cache on node 0.",
-        said(tokens=233016, context=1024, concurrency=227.56, available=(round(0.12 * GIB),)),
+        said(
+            tokens=233016,
+            context=1024,
+            concurrency=227.56,
+            available=(round(0.12 * GIB),),
+            total=round(15.21 * GIB),
+        ),
+    ),
+    (
+        "0.32, CPU without a cache in bytes",
+        "INFO [cpu_worker.py:260] Auto set (0.22/15.21) GiB for KV cache on node 0, with 0.76 GiB requested memory for"
+        " the worker. 0.54 GiB memory was consumed by non-kv usages.",
+        said(available=(round(0.22 * GIB),), total=round(15.21 * GIB), beside=round(0.54 * GIB)),
     ),
     (
         "0.32, two ranks",
@@ -99,6 +111,28 @@ LINES: list[tuple[str, str, dict[str, object]]] = [
         "INFO [utils.py:299] vLLM API server version 0.26.0\n"
         "INFO [api_utils.py:286] non-default args: {'gpu_memory_utilization': 0.74, 'max_model_len': 262144}",
         said(version="0.26.0", share=0.74),
+    ),
+    (
+        "0.32: all of it in one line, with CUDA graphs in the peak",
+        "(Worker_TP0 pid=223) INFO 08-22 04:42:13 [gpu_worker.py:789] Free memory on device (30.27/31.4 GiB) on"
+        " startup. Desired GPU memory utilization is (0.92, 28.88 GiB). Actual usage is 15.03 GiB for consumed memory"
+        " (weights + non-torch), 1.59 GiB for peak activation, and 0.09 GiB for CUDAGraph memory. Replace"
+        " gpu_memory_utilization config with `--kv-cache-memory=12917635953` (12.03 GiB) to fit into requested memory."
+        " Current kv cache memory in use is 12.26 GiB.",
+        said(activations=round(1.59 * GIB), graphs=round(0.09 * GIB), share=0.92, total=round(31.4 * GIB)),
+    ),
+    (
+        "0.11: the same, told apart",
+        "INFO 09-23 18:12:39 [gpu_worker.py:391] Free memory on device (78.66/79.19 GiB) on startup. Desired GPU memory"
+        " utilization is (0.9, 71.27 GiB). Actual usage is 14.08 GiB for weight, 1.97 GiB for peak activation, 0.07 GiB"
+        " for non-torch memory, and 0.67 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with",
+        said(
+            activations=round(1.97 * GIB),
+            non_torch=round(0.07 * GIB),
+            graphs=round(0.67 * GIB),
+            share=0.9,
+            total=round(79.19 * GIB),
+        ),
     ),
     ("nothing of memory", "INFO: Application startup complete.", {}),
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetctl.capacity.forecast import Files, Forecast, forecast
@@ -89,6 +89,11 @@ def test_what_was_measured_on_the_box_takes_the_place_of_what_is_computed() -> N
     # Another division, or other batches, need another measurement.
     assert told(calibrated, {"split": ["a", "b"]}) == told(model(), {"split": ["a", "b"]})
     assert told(calibrated, max_num_batched_tokens="2048") == told(model(), max_num_batched_tokens="2048")
+    assert found.beyond == 0
+    # Its start was seen to take more than its share of 32 GiB for a while.
+    peak = told(model(measured={"a": {**figures, "startup": "40GiB"}}))
+    assert (peak.beyond, peak.tokens) == (8 * GIB, found.tokens)
+    assert peak.lines[-1] == "while it starts: up to 40.0 GiB, 8.0 GiB more than its share (measured)"
     half = model(measured={"a": {**figures, "weights": "8GiB", "ranks": 2}})
     assert "weights 8.0 GiB" in told(half, {"split": ["a", "b"]}).lines[0]
 
@@ -167,8 +172,30 @@ def test_a_folder_on_a_box_is_read_from_its_headers_alone(tmp_path: Path) -> Non
     assert json.loads(read.config) == LLAMA
 
 
+@given(st.integers(1, 30))
+@settings(deadline=None)
+def test_with_the_least_that_it_says_an_engine_starts(reserve: int) -> None:
+    """What a trial gets: enough with the most overhead that is likely, and not much more than that."""
+    found = told(model(context=8192 * reserve), share=0.9)
+    assert found.least is not None
+    share = found.least / (64 * GIB)
+    assert not told(model(context=8192 * reserve), share=share + 1e-6).in_doubt
+    assert told(model(context=8192 * reserve), share=share - 0.001).in_doubt
+
+
+def test_slots_for_adapters_are_in_the_sum_of_a_plan() -> None:
+    """A measured overhead has them in it, where the engine had them when it was measured."""
+    plain, slots = told(model()), told(model(), enable_lora="", max_loras="4", max_lora_rank="64")
+    assert plain.tokens is not None and slots.tokens is not None and slots.tokens < plain.tokens
+    assert "LoRA slots" in slots.lines[0] and "LoRA slots" not in plain.lines[0]
+    assert told(model(), enable_lora="no", max_loras="4") == plain
+    figures = {"weights": "16GiB", "overhead": "4GiB", "at": "2026-11-30"}
+    measured = told(model(measured={"a": figures}), enable_lora="", max_loras="4")
+    assert measured.tokens == told(model(measured={"a": figures})).tokens
+
+
 def test_a_plan_shows_the_forecast_and_its_doubts() -> None:
     one = Forecast(("a sum",), tokens=10, low=1, high=20, in_doubt=True)
     assert [sizing.model_dump() for sizing in sizings({"e": one})] == [
-        {"engine": "e", "lines": ("a sum",), "tokens": 10, "in_doubt": True, "exact": False}
+        {"engine": "e", "lines": ("a sum",), "tokens": 10, "in_doubt": True, "exact": False, "beyond": 0}
     ]

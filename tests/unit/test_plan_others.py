@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned import BEFORE, GIB, box_in, boxes_in, layout, playbook
 
@@ -128,6 +128,7 @@ def test_what_others_take_does_not_change_what_a_plan_rests_on() -> None:
     worst=st.integers(0, 256 * GIB),
     asked=st.none() | st.floats(0.01, 1.0),
 )
+@settings(deadline=None)
 def test_a_budget_never_promises_more_than_the_box_has(reserve: int, worst: int, asked: float | None) -> None:
     """What a plan gives to engines, and what others took, are never more together than the box has."""
     seat = {} if asked is None else {"gpu_memory_utilization": asked}

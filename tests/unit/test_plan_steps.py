@@ -145,19 +145,25 @@ def test_replaced_units_get_their_state_back_once_the_engine_is_gone() -> None:
                     "moves": [
                         {
                             "move": f"m{number}",
-                            "end": {"result": "done", "loads": loads},
+                            "end": {"result": "done", "loads": loads, "stops": stops},
                             "operation": "cutover",
                             "from_layout": "split",
                             "to_layout": "replicas",
                             "who": "me",
                             "started": 0.0,
                         }
-                        for number, loads in enumerate([{"replicas/qwen@a": 90.0}, {"replicas/qwen@a": 70.0}, {}])
+                        for number, (loads, stops) in enumerate(
+                            [
+                                ({"replicas/qwen@a": 90.0}, {f"b/{SPLIT}": 9.0, f"a/{COPY}": 40.0}),
+                                ({"replicas/qwen@a": 70.0}, {f"a/{SPLIT}": 3.0, f"b/{SPLIT}": 2.0}),
+                                ({}, {}),
+                            ]
+                        )
                     ]
                 },
             ),
-            70.0,
-            "loading took",
+            74.0,  # and a second for what is between
+            "the old engines stop first (3.0 s last time); loading took 70 s last time",
         ),
         (REPLICAS, boxes_in(REPLICAS), 0.0, "no engine stops"),
     ],

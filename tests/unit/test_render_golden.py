@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fleetctl.render.engine import Place
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Release
+from fleetctl.render.trial import render_trial
 from fleetctl.spec.fleet import Fleet
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -59,6 +61,38 @@ def test_the_files_of_a_layout_are_the_golden_ones(fleet: str, layout: str) -> N
     assert sorted(made) == sorted(kept)
     for name, content in made.items():
         assert content == kept[name], name
+
+
+TRIALS = [("example", "replicas", "qwen", "spark1"), ("pool", "next", "big", "a"), ("pool", "today", "small", "c")]
+
+
+def trial(fleet: str, layout: str, model: str, box: str) -> str:
+    """The unit that measures a copy."""
+    return render_trial(load(fleet), Place(layout, model, box, 0, (box,), 8000, 0.5)).content
+
+
+@pytest.mark.parametrize("case", TRIALS)
+def test_the_unit_of_a_trial_is_the_golden_one_and_systemd_reads_it(
+    case: tuple[str, str, str, str], tmp_path: Path
+) -> None:
+    kept, made = GOLDEN / "trials" / f"{'-'.join(case)}.service", trial(*case)
+    if os.environ.get("UPDATE_GOLDEN"):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(made)
+    assert made == kept.read_text()
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    for program in ("/opt/vllm/bin/vllm", "/usr/bin/docker", "/usr/bin/podman"):
+        path = tmp_path / program.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        path.chmod(0o755)
+        made = made.replace(f"={program}", f"={path}").replace(f"=-{program}", f"=-{path}")
+    unit = tmp_path / "fleetctl-trial.service"
+    unit.write_text(made)
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def on_disk(release: Release, box: str, root: Path) -> None:

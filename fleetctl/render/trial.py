@@ -1,0 +1,97 @@
+"""The unit of a trial: an engine of a layout as it is, but for a smaller share and an address that no proxy knows."""
+
+from __future__ import annotations
+
+import math
+
+from fleetctl.engine.runtimes.flags import flag_name, flag_values, layer_flags, split_flags
+from fleetctl.engine.runtimes.vllm import ALIASES, REPEATABLE
+from fleetctl.render.engine import (
+    START_MARGIN,
+    STOP_MARGIN,
+    Place,
+    cannot_share,
+    engine_arguments,
+    engine_environment,
+    seen_variables,
+)
+from fleetctl.render.escape import environment_line, exec_line
+from fleetctl.render.launch import start_from
+from fleetctl.render.names import TRIAL_UNIT, engine_unit, secrets_path
+from fleetctl.render.release import Value
+from fleetctl.render.template import fill
+from fleetctl.spec.fleet import Container, Fleet
+
+LOOPBACK = "127.0.0.2"
+"""Not 127.0.0.1, which may be the address of the only box of a fleet: what asks for the engine does not find this."""
+
+
+class Trial(Value):
+    """An engine to be started once, measured and stopped. ``share`` is its gpu_memory_utilization."""
+
+    unit: str = TRIAL_UNIT
+    content: str
+    engine: str
+    """FLEETCTL_ENGINE of its processes."""
+    url: str
+    share: float
+    memory: int
+    """Bytes that the share is of."""
+    batched_tokens: int | None = None
+    """--max-num-batched-tokens, where it is given."""
+    weights: int | None = None
+    """Bytes of its weights as their files say; None: not known."""
+
+
+def render_trial(fleet: Fleet, place: Place) -> Trial:
+    """The trial of a copy; ``place`` has the share that it is to have. Raises SpecError as the engine itself would."""
+    model, box = fleet.models[place.model], fleet.boxes[place.box]
+    plain, secrets = engine_environment(fleet, place)
+    memory_max = box.memory - box.reserve
+    words = trial_arguments(engine_arguments(fleet, place))
+    launch = start_from(
+        model.launch,
+        words,
+        unit=TRIAL_UNIT,
+        weights=model.weights,
+        variables=seen_variables(plain, secrets, split=False),
+        memory_max=memory_max,
+        stop_limit=model.stop_limit,
+    )
+    engine = f"trial/{place.model}"
+    unit = engine_unit(place.layout, place.model)
+    content = fill(
+        "systemd",
+        "trial.service.j2",
+        layout=place.layout,
+        model=place.model,
+        share=f"{place.share:g}",
+        conflicts=sorted({unit, *cannot_share(fleet, place), *fleet.superseded_on(place.box)}),
+        tag=environment_line("FLEETCTL_ENGINE", engine),
+        environment=[environment_line(*item) for item in {**launch.environment, **plain}.items()],
+        secrets=secrets_path(place.layout, place.model) if secrets else None,
+        container=isinstance(model.launch, Container),
+        command=exec_line(launch.start),
+        stop=exec_line(launch.stop) if launch.stop else None,
+        remove=exec_line(launch.remove) if launch.remove else None,
+        start_timeout=math.ceil(model.load_limit) + START_MARGIN,
+        stop_timeout=math.ceil(model.stop_limit) + STOP_MARGIN,
+        memory_max=memory_max,
+    )
+    batched = flag_values(words, ALIASES).get("--max-num-batched-tokens", "")
+    return Trial(
+        content=content,
+        engine=engine,
+        url=f"http://{LOOPBACK}:{place.port}",
+        share=place.share,
+        memory=box.memory,
+        batched_tokens=int(batched) if batched.isdecimal() and len(batched) < 10 else None,
+    )
+
+
+def trial_arguments(words: list[str]) -> list[str]:
+    """The engine's words with another address, and without a cache in bytes: with that vLLM would measure nothing."""
+    command, flags = words[:2], split_flags(words[2:])
+    kept = [group for group in flags if flag_name(group[0], ALIASES) != "--kv-cache-memory-bytes"]
+    layers = [[word for group in kept for word in group], ["--host", LOOPBACK]]
+    return [*command, *layer_flags(layers, ALIASES, repeatable=REPEATABLE)]
