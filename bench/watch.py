@@ -9,8 +9,8 @@ Run it alone, as root, on Debian or Ubuntu: ``python3 bench/watch.py``. It bring
   tokens, requests) is compared with what the engines themselves said, read by their own addresses: before each
   restart, when they had nothing to do and the exporter had been scraped once more, and at the end. The figure is the
   largest difference. ``steps_back`` is how often the exporter's sum was lower than before;
-  ``steps_back_through_proxy`` the same of /metrics read through the proxy meanwhile, as a monitor does that does not
-  know of the copies.
+  ``steps_back_through_proxy`` the same of /metrics read through a plain proxy in front of both meanwhile, as a monitor
+  does that does not know of the copies. (fleetctl's own answers 404 there.)
 - ``scrape_s``: a scrape of the exporter with 32 copies, 16 on each box, all of them read for it.
 
 Progress goes to standard error; the last line of standard output is JSON. Exit status 0: all was measured.
@@ -62,7 +62,17 @@ if TYPE_CHECKING:
 
 FOLDER = Path("/var/lib/fleetctl-bench-watch")
 MANY = [f"m{number:02d}" for number in range(16)]  # models of the layout with many copies, each on both boxes
-PORT, PROXY_PORT = 8000, 8080
+PORT, PROXY_PORT, PLAIN_PORT = 8000, 8080, 8090
+PLAIN = """\
+defaults
+    mode http
+    timeout connect 1s
+    timeout client 60s
+    timeout server 60s
+listen plain
+    bind :%d
+    balance leastconn
+"""
 UNIT = "fleetctl-replicas-one.service"
 CLIENTS, TOKENS = 4, 24
 AWAY = 6.0  # seconds that a box is without its network
@@ -130,7 +140,7 @@ def measure(lab: Lab, rounds: int, scrapes: int) -> dict[str, Figure]:
 def write_fleet(boxes: Sequence[LabBox], models: Sequence[str]) -> Path:
     """fleet.yaml: a layout with a copy of the first model on each box, and one with a copy of each of the others.
 
-    Where there is one model alone, the proxy passes every path on, /metrics too.
+    The first is alone in its layout.
     """
     names = [box.name for box in boxes]
     first, *others = models
@@ -323,6 +333,23 @@ class Truth:
         return {name: past + sum(value(page, name) or 0.0 for page in pages) for name, past in self._past.items()}
 
 
+def plain_proxy(lab: Lab, boxes: Sequence[LabBox]) -> str:
+    """An HAProxy on the first box that passes everything on to either engine; the URL of /metrics there."""
+    servers = "".join(f"    server {box.name} {box.address}:{PORT} check\n" for box in boxes)
+    config, home = "/run/plain.cfg", boxes[0]
+    lab.exec(home.name, ["sh", "-c", f"cat > {config}"], PLAIN % PLAIN_PORT + servers)
+    lab.exec(home.name, ["systemd-run", "--unit=plain-proxy", "haproxy", "-db", "-f", config])
+    url = f"http://{home.address}:{PLAIN_PORT}/metrics"
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
+            return value(get(url), TOKENS_MADE) is not None
+        return False
+
+    until(answers, "the plain proxy does not answer")
+    return url
+
+
 def sums(lab: Lab, program: Program, boxes: Sequence[LabBox]) -> dict[str, Figure]:
     """Two restarts and a box that is away, under traffic."""
     proxy = f"http://{boxes[0].address}:{PROXY_PORT}"
@@ -331,7 +358,7 @@ def sums(lab: Lab, program: Program, boxes: Sequence[LabBox]) -> dict[str, Figur
     with (
         program.exporter() as url,
         Reader(url, "fleetctl_generation_tokens_total", 0.5) as ours,
-        Reader(f"{proxy}/metrics", TOKENS_MADE, 0.1) as theirs,
+        Reader(plain_proxy(lab, boxes), TOKENS_MADE, 0.1) as theirs,
     ):
         for box in (one, two):
             with traffic(proxy):

@@ -30,6 +30,11 @@ BRIDGE_SILENCE = 300.0
 VRRP_RUN = "/run/fleetctl-vrrp"
 AGENT_INTERVAL = "500ms"
 
+METRICS = (
+    "The counters of one copy are not those of the fleet: read /metrics of every copy at its own address, and add them "
+    "up, or let `fleetctl exporter` do it."
+)
+
 
 def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
     """What the proxy has to do in a layout; None: no server is enabled. Raises SpecError for ambiguous names."""
@@ -147,6 +152,7 @@ def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
         body_limit=BODY_LIMIT,
         api_keys=sorted(config.api_keys),
         health=_quoted('{"usable":{' + usable + "}" + _bridge_health(config.bridge) + "}"),
+        metrics=_quoted(METRICS),
         models=_quoted(json.dumps(models)),
         unknown_model=_quoted(error_body(unknown, "invalid_request_error", "model_not_found", param="model")),
         backends=[_backend(config, backend) for backend in config.backends],

@@ -150,7 +150,8 @@ def test_clients_that_go_round_the_proxy_are_named_with_address_and_process(repl
 def test_a_scrape_through_the_proxy_is_found(replicas: Moving) -> None:
     moving = replicas
     for _ in range(3):
-        assert "vllm:" in httpx.get(f"{moving.proxy}/metrics", trust_env=False).text
+        refused = httpx.get(f"{moving.proxy}/metrics", trust_env=False)
+        assert (refused.status_code, "fleetctl exporter" in refused.text) == (404, True)
     findings = [finding for finding in found(moving) if finding["code"] != "C01"]  # of the test before
     assert [(f["code"], f["where"]) for f in findings] == [("X09", str(moving.lab.bridge.host_address))], told(findings)
     assert f"http://{moving.lab.box('box2').address}:8000/metrics" in findings[0]["fix"]
