@@ -186,7 +186,9 @@ class MoveFacts(Seen):
 
     @property
     def finish(self) -> str:
-        """The command that finishes it when it was cut off."""
+        """The command that finishes it when it was cut off; one that measured an engine is only taken back."""
+        if self.operation == "calibrate":
+            return self.undo
         if self.operation == "cutover":
             return f"fleetctl cutover --to {self.to_layout}"
         return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
