@@ -189,7 +189,9 @@ class MoveFacts(Seen):
 
     @property
     def finish(self) -> str:
-        """The command that finishes it when it was cut off."""
+        """The command that finishes it when it was cut off; one that measured an engine is only taken back."""
+        if self.operation == "calibrate":
+            return self.undo
         if self.operation == "cutover":
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":

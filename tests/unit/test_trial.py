@@ -149,6 +149,7 @@ def test_figures_come_from_the_log_of_the_trial_and_what_it_took_of_the_box() ->
 
 def test_one_that_was_cut_off_is_only_taken_back() -> None:
     move = MoveFacts(move="m", end=None, operation="calibrate", from_layout="r", to_layout="r", who="ann", started=0.0)
+    assert move.finish == move.undo == "fleetctl rollback"
     assert move.ways == "`fleetctl rollback` brings the engine back as it was"
 
 
