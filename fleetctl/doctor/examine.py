@@ -38,7 +38,7 @@ def _ask(boxes: Boxes, scene: Scene, families: list[Family[Any]]) -> tuple[Answe
         try:
             asked = time.time()
             told = box.call_with(str(family.op), args, timeout=LIMIT)
-            when = {"asked": asked, "answered": time.time()}
+            when = {"asked_at": asked, "answered_at": time.time()}
             answers[family.name][box.name] = family.told.model_validate({**told, **when})
         except ValidationError as error:
             failed.append(BoxError(box.name, f"its answer about {family.name} is not understood: {error.errors()[0]}"))

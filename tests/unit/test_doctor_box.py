@@ -33,7 +33,12 @@ from fleetctl.doctor.finding import Severity
 
 def clock(ahead: float, way: float = 0.2) -> dict[str, float]:
     """Times of a box whose clock is ahead, and of the way to it and back."""
-    return {"asked": NOW, "began": NOW + way + ahead, "ended": NOW + way + 1 + ahead, "answered": NOW + 2 * way + 1}
+    return {
+        "asked_at": NOW,
+        "began": NOW + way + ahead,
+        "ended": NOW + way + 1 + ahead,
+        "answered_at": NOW + 2 * way + 1,
+    }
 
 
 def venv(**versions: str | None) -> dict[str, Any]:
@@ -359,7 +364,7 @@ def test_two_proxies_with_different_haproxy_are_a_note() -> None:
         (clock(0.0), clock(-5.0), "the clock of b is 5.0 s behind that of a"),
         (clock(3600.0), clock(3600.5), "the boxes' clocks are 3600 s ahead of this machine's"),
         (clock(-3600.0), clock(-3600.5), "the boxes' clocks are 3600 s behind this machine's"),
-        ({"asked": 0.0}, clock(5.0), None),
+        ({"asked_at": 0.0}, clock(5.0), None),
     ],
 )
 def test_clocks_are_compared_with_the_way_to_them_in_mind(

@@ -93,10 +93,10 @@ LIMIT = "Max open files            1048576              1048576              fil
 def box_told(**more: Any) -> BoxTold:
     """What a well kept box tells of itself."""
     told = {
-        "asked": NOW,
+        "asked_at": NOW,
         "began": NOW + 0.2,
         "ended": NOW + 1.2,
-        "answered": NOW + 1.4,
+        "answered_at": NOW + 1.4,
         "timedatectl": "Timezone=Etc/UTC\nLocalRTC=no\nCanNTP=yes\nNTP=yes\nNTPSynchronized=yes\n",
         "disks": [disk()],
         "limits": [{"pid": 4711, "comm": "VLLM::EngineCor", "unit": COPY, "line": LIMIT}],

@@ -47,10 +47,10 @@ class Offset:
 
 def offset_of(told: BoxTold) -> Offset | None:
     """As NTP reckons it, from the two times on either side; None where one of them is not known."""
-    if not (told.asked and told.answered and told.began and told.ended):
+    if not (told.asked_at and told.answered_at and told.began and told.ended):
         return None
-    way = (told.answered - told.asked) - (told.ended - told.began)
-    by = ((told.began - told.asked) + (told.ended - told.answered)) / 2
+    way = (told.answered_at - told.asked_at) - (told.ended - told.began)
+    by = ((told.began - told.asked_at) + (told.ended - told.answered_at)) / 2
     return Offset(by, abs(way) / 2)
 
 

@@ -81,10 +81,10 @@ class JournalKept(Seen):
 
 
 class BoxTold(Seen):
-    """The answer. ``asked`` and ``answered`` are by the operator's clock, ``began`` and ``ended`` by the box's."""
+    """The answer. ``asked_at`` and ``answered_at`` are by the operator's clock, ``began`` and ``ended`` by the box's."""
 
-    asked: float = 0.0
-    answered: float = 0.0
+    asked_at: float = 0.0
+    answered_at: float = 0.0
     began: float = 0.0
     ended: float = 0.0
     container: bool = False
