@@ -69,7 +69,7 @@ class MemoryTold(Seen):
     units: str = ""
     journal: Journal = Journal()
     refused: dict[str, Lines] = {}
-    answered: float = 0.0
+    answered_at: float = 0.0
 
     def gpu_list(self) -> list[Gpu] | None:
         """GPUs; None where it is not known."""
