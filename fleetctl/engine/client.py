@@ -59,13 +59,14 @@ class EngineClient:
             raise EngineError("a completion came back without text", answer=json.dumps(body))
         return answer
 
-    def counted_chat(self, model: str, prompt: str, max_tokens: int) -> Answer:
-        """The same, with or without text."""
-        return self._chat(model, prompt, max_tokens)[0]
+    def counted_chat(self, model: str, prompt: str, max_tokens: int, *, deterministic: bool = False) -> Answer:
+        """The same, with or without text; ``deterministic``: at temperature 0, so that it can be compared."""
+        return self._chat(model, prompt, max_tokens, **({"temperature": 0, "seed": 1} if deterministic else {}))[0]
 
-    def _chat(self, model: str, prompt: str, max_tokens: int) -> tuple[Answer, dict[str, Any]]:
+    def _chat(self, model: str, prompt: str, max_tokens: int, **more: Any) -> tuple[Answer, dict[str, Any]]:
         began = time.monotonic()
-        body = self._json(self._send("POST", "/v1/chat/completions", json=_question(model, prompt, max_tokens)))
+        question = {**_question(model, prompt, max_tokens), **more}
+        body = self._json(self._send("POST", "/v1/chat/completions", json=question))
         choice = (body.get("choices") or [{}])[0]
         took = time.monotonic() - began
         counted = int((body.get("usage") or {}).get("prompt_tokens") or 0)

@@ -114,6 +114,35 @@ def await_ready(move: Move) -> Iterable[Draft]:
         )
 
 
+def serving(move: Move, model: str) -> Engine | None:
+    """The engine that serves a model before the move, where one can be asked for its answers; not on the way back."""
+    found = [one for one in move.source.engines if one.model == model and _serves(one, move.observed)]
+    return found[0] if found and not move.back else None
+
+
+def ask_current(move: Move) -> Iterable[Draft]:
+    """What serves now says to the prompts of gates.same_answers."""
+    if move.target.gates.same_answers is None:
+        return
+    for model in sorted({engine.model for engine in move.difference.prove}):
+        engine = serving(move, model)
+        if engine is not None:
+            yield Draft(
+                engine.head.box,
+                engine.id,
+                f"{engine.id} is asked what the new engines will be compared with",
+                frozenset({engine.head.box}),
+                {
+                    "engine": engine.id,
+                    "model": model,
+                    "url": engine.url,
+                    "address": engine.address,
+                    "port": engine.port,
+                    "served_as": engine.served_as[0],
+                },
+            )
+
+
 def gate(move: Move) -> Iterable[Draft]:
     """Gates, asked of each engine directly. The long ones are not on the way back, which nothing holds up."""
     for engine in move.difference.prove:
@@ -122,6 +151,9 @@ def gate(move: Move) -> Iterable[Draft]:
         if canary is not None and not move.back:
             asked.append("a long prompt")
             params["long_context"] = True
+        if move.target.gates.same_answers is not None and serving(move, engine.model) is not None:
+            asked.append("the same answers as now")
+            params["probes"] = True
         if tools is not None and tools.known is not None:
             asked.append(f"tool use ({tools.known.score:.0f} is known)")
         elif tools is not None:

@@ -12,7 +12,15 @@ from fleetctl.plan.difference import (
     is_vrrp,
 )
 from fleetctl.plan.draft import Draft, Move, on_box
-from fleetctl.plan.engine_drafts import await_free, await_ready, await_room, gate, start_engine, stop_engine
+from fleetctl.plan.engine_drafts import (
+    ask_current,
+    await_free,
+    await_ready,
+    await_room,
+    gate,
+    start_engine,
+    stop_engine,
+)
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
 from fleetctl.plan.pagecache import drop_page_cache
@@ -152,6 +160,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "fetch_weights": fetch_weights,
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,
+    "ask_current": ask_current,
     "apply_firewall": apply_firewall,
     "load_proxy": load_proxy,
     "hold": hold,

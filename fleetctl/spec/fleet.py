@@ -251,12 +251,28 @@ class LongContextGate(Part):
     within: Duration = Field(default=900.0, description="longest time for the answer")
 
 
+class SameAnswersGate(Part):
+    """Prompts asked of the engine that serves before a move, and of the new one, at temperature 0."""
+
+    prompts: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="what is asked; default: ten short prompts"
+    )
+    at_least: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.8, description="part of the answers that have to be the same, 0 to 1"
+    )
+    max_tokens: Count = Field(default=32, description="longest answer; the longer, the sooner two builds differ")
+    within: Duration = Field(default=120.0, description="longest time for one answer")
+
+
 class Gates(Part):
     """What an engine must pass before it gets traffic. Readiness, model and context are always checked."""
 
     completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
     long_context: LongContextGate | None = Field(
         default=None, description="a long prompt; without this key there is none"
+    )
+    same_answers: SameAnswersGate | None = Field(
+        default=None, description="answers compared with those of the build that serves; without this key there is none"
     )
     tools: ToolsGate | None = Field(default=None, description="a tool-use test; without this key there is none")
 

@@ -45,6 +45,23 @@ def test_a_score_is_noted_and_a_build_that_is_too_bad_gets_no_traffic(moving: Mo
     assert again.rc == 0 and all("tools" not in step["params"] for step in again.plan["steps"])
 
 
+def test_a_new_build_has_to_answer_as_the_one_that_serves(moving: Moving) -> None:
+    moving.be_in("split")
+    before = moving.picture()
+
+    def short(document: dict[str, Any]) -> None:
+        document.update(gates={"same_answers": {"at_least": 1.0}})
+        document["models"]["standin"]["environment"]["STANDIN_ANSWER_TOKENS"] = "2"
+
+    refused = moving.run("cutover", "--to", "replicas", "--yes", text=moving.changed(short))
+    assert (refused.rc, "failed the gate same_answers: " in refused.said, ", now " in refused.said) == (6, True, True)
+    moving.unscathed(before, "split")
+    same = moving.changed(lambda d: d.update(gates={"same_answers": {"at_least": 1.0}}))
+    told = [event for event in moving.cutover("replicas", text=same).events if event.get("state") == "done"]
+    gates = [event["result"]["same_answers"] for event in told if ".gate." in event.get("step", "")]
+    assert gates == 2 * [{"same": 1.0, "prompts": 10}], told
+
+
 def test_what_cannot_be_asked_is_said_in_one_line(moving: Moving) -> None:
     assert moving.run("eval", "tools", "standing").said.startswith("no engine or model standing in ")
     nobody = moving.run("eval", "tools", "--against", "http://127.0.0.1:1")

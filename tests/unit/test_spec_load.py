@@ -148,7 +148,7 @@ STRUCTURE = [
     ("proxy: {box: spark1}", "proxy:", "proxy", "this is empty; write {box: …}"),
     ("proxy: {box: spark1}", "proxy: {box: spark1, api_keys: {A: {env: K}}}", "proxy.api_keys.A", "did you mean a?"),
     ("proxy: {box: spark1}", "proxy: {box: spark1}\nsuperseded: [old]", "superseded[0].unit", "named in full"),
-    ("proxy: {box: spark1}", "proxy: {box: spark1}\ngates:", "gates", "{completion: …, long_context: …, tools: …}"),
+    ("proxy: {box: spark1}", "proxy: {box: spark1}\ngates:", "gates", "{completion: …, long_context: …, "),
     ("fleet: office", "fleet: Office", "fleet", "lower-case letters"),
     ("fleet: office", "fleet: null", "fleet", "there is no value"),
     ("fleet: office", "flet: office", "flet", "did you mean fleet?"),

@@ -183,6 +183,8 @@ def gate_times(view: View) -> Iterator[Problem]:
         yield view.problem(("gates", "tools", "within"), "0 leaves no time for the test; write like 15m")
     if view.duration("gates", "long_context", "within") == 0:
         yield view.problem(("gates", "long_context", "within"), "0 leaves no time to answer; write like 15m")
+    if view.duration("gates", "same_answers", "within") == 0:
+        yield view.problem(("gates", "same_answers", "within"), "0 leaves no time to answer; write like 2m")
     prompt = view.text("gates", "completion", "prompt")
     if prompt is not None and not prompt.strip():
         yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")
