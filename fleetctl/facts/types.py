@@ -175,7 +175,8 @@ class Lock(Seen):
 class MoveFacts(Seen):
     """A move that this box has the journal of. ``end`` is None while it is unfinished.
 
-    ``started`` is by the clock of the operator's machine, ``written`` by that of the box (epoch seconds).
+    ``started`` is by the clock of the operator's machine, ``written`` by that of the box (epoch seconds). Generations
+    are None in what an earlier version wrote, too.
     """
 
     move: str
@@ -186,6 +187,8 @@ class MoveFacts(Seen):
     who: str
     started: float
     written: float = 0.0
+    from_generation: int | None = None
+    generation: int | None = None
 
     @property
     def finish(self) -> str:
