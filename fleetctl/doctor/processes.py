@@ -8,7 +8,7 @@ from typing import Any
 
 from fleetctl.doctor.finding import Ending, Finding, Kind, Remedy, Severity
 from fleetctl.doctor.scene import Family, Scene
-from fleetctl.doctor.settled import Settled, ports_of, settled
+from fleetctl.doctor.settled import Settled, cut_off, ports_of, settled
 from fleetctl.facts.types import ProcessFacts, Seen
 from fleetctl.plan.difference import PROXY_UNIT
 from fleetctl.render.names import engine_unit
@@ -114,9 +114,9 @@ def wanted_ports(scene: Scene, box: str) -> dict[int, str]:
 
 
 def find(scene: Scene, told: Mapping[str, ProcessesTold]) -> Iterator[Finding]:
-    """Findings of all boxes; none while a move is under way."""
+    """Findings of all boxes; none while a move is under way, or was cut off: what it left over is its own matter."""
     view = settled(scene)
-    if view is None:
+    if view is None or cut_off(scene) is not None:
         return
     for box in told:
         yield from _left_over(view, box, told[box])

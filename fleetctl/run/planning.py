@@ -11,7 +11,7 @@ from typing import Any
 
 from fleetctl.errors import LockedError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
-from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
+from fleetctl.facts.types import MoveFacts, Observed, lead_of, unfinished
 from fleetctl.plan.beside import why_not_beside
 from fleetctl.plan.build import build_plan, refuse_if_unnamed
 from fleetctl.plan.difference import Difference, compare
@@ -62,15 +62,6 @@ def live_release(observed: Observed, lead: str, fleet: str) -> Release:
 def live_layout(observed: Observed) -> str | None:
     """The layout that the boxes say they are in."""
     return next((facts.release.layout for facts in observed.values() if facts.release), None)
-
-
-def unfinished(observed: Observed) -> tuple[str, MoveFacts] | None:
-    """The box that keeps the journal of a move that was cut off, and that move."""
-    for box, facts in observed.items():
-        move = open_move(facts)
-        if move is not None:
-            return box, move
-    return None
 
 
 def forget_ended(subject: Subject, observed: Observed) -> None:
@@ -204,7 +195,8 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     number = (to or None) if to is not None else meta.get("previous")
     if number is None and to is None and _was_rolled_back(observed):
         raise RefusedError(
-            f"the last move to another generation was a rollback, and before generation {current} lies what the boxes ran without fleetctl",
+            "the last move to another generation was a rollback, and before generation "
+            f"{current} lies what the boxes ran without fleetctl",
             hint="`fleetctl rollback --to 0` goes back there; `fleetctl history` shows what was changed",
         )
     if number == current:
