@@ -168,7 +168,7 @@ def test_an_engine_that_the_guard_has_stopped_says_so_and_is_no_error() -> None:
             ["old-vllm.timer"],
             "",
             [f"systemctl disable --now old-vllm.timer {OLD}"],
-            ["systemctl enable --now old-vllm.timer", f"systemctl enable {OLD}"],
+            ["systemctl enable old-vllm.timer", "systemctl start --no-block old-vllm.timer", f"systemctl enable {OLD}"],
         ),
     ],
 )
@@ -176,8 +176,41 @@ def test_a_unit_that_was_replaced_and_is_back_goes_away_and_can_be_given_back(
     state: tuple[str, str], by: list[str], file: str, do: list[str], undo: list[str]
 ) -> None:
     seen = changed(scene(changes=SUPERSEDES), "b", units={OLD: unit(*state)}, foreign=(OLD,))
-    (finding,) = found(seen, replaced={OLD: {"by": by, "file": file}})
+    triggers = {name: {"active": "active", "enabled": "enabled"} for name in by}
+    (finding,) = found(seen, replaced={OLD: {"triggers": triggers, "file": file}})
     assert (finding.code, done(finding)) == ("U06", (do, undo))
+    assert finding.fix == "; ".join(do)
+
+
+@pytest.mark.parametrize(
+    ("timer", "do", "undo"),
+    [
+        (("inactive", "disabled"), [f"systemctl stop {OLD}"], []),
+        (("active", "disabled"), [f"systemctl stop old.timer {OLD}"], ["systemctl start --no-block old.timer"]),
+        (
+            ("inactive", "enabled"),
+            ["systemctl disable --now old.timer", f"systemctl stop {OLD}"],
+            ["systemctl enable old.timer"],
+        ),
+        (
+            ("active", "enabled-runtime"),
+            ["systemctl disable --runtime --now old.timer", f"systemctl stop {OLD}"],
+            ["systemctl enable --runtime old.timer", "systemctl start --no-block old.timer"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("replaced", [True, False])
+def test_what_starts_a_unit_that_goes_away_gets_back_the_state_that_it_had_and_no_other(
+    timer: tuple[str, str], do: list[str], undo: list[str], replaced: bool
+) -> None:
+    triggers = {"old.timer": {"active": timer[0], "enabled": timer[1]}}
+    if replaced:
+        seen = changed(scene(changes=SUPERSEDES), "b", units={OLD: unit("active", "static")}, foreign=(OLD,))
+        (finding,) = found(seen, replaced={OLD: {"triggers": triggers}})
+    else:
+        theirs = watchdog(act("stop", COPY), name=OLD, active="active", triggers=triggers)
+        (finding,) = found(scene(), foreign=[theirs.model_dump()])
+    assert done(finding) == (do, [*undo, f"systemctl start --no-block {OLD}"])
 
 
 def act(verb: str, on: str, where: str = "/opt/watchdog.sh", line: str = "") -> Act:
