@@ -172,7 +172,8 @@ def test_an_engine_is_told_by_its_command_and_not_by_a_word_in_it(command: str, 
 
 
 def test_memory_on_gpus_is_summed_over_them_and_what_is_not_available_is_not_zero() -> None:
-    said = "4711, VLLM::Worker, 10000\n4711, VLLM::Worker, 10000 MiB\n4712, VLLM::Worker, [N/A]\n[Insufficient Permissions], x, 5\n"
+    said = "4711, VLLM::Worker, 10000\n4711, VLLM::Worker, 10000 MiB\n4712, VLLM::Worker, [N/A]\n"
+    said += "[Insufficient Permissions], x, 5\n"
     processes = [{"pid": pid, "comm": "VLLM::Worker"} for pid in (4711, 4712, 4713)]
     told = ProcessesTold.model_validate({"processes": processes, "apps": {"rc": 0, "out": said}})
     assert [one.gpu for one in told.with_gpus()] == [20000 * MIB, None, 0]
