@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleetctl.doctor.finding import Finding, by_weight
+from fleetctl.doctor.once import once
 from fleetctl.doctor.scene import Family, Scene
 from fleetctl.errors import BoxError, FleetError
 from fleetctl.facts.types import Seen
@@ -27,7 +28,7 @@ def examine(boxes: Boxes, scene: Scene, families: Iterable[Family[Any]]) -> tupl
     wanted = list(families)
     answers, failed = _ask(boxes, scene, wanted)
     found = [finding for family in wanted for finding in family.find(scene, answers.get(family.name, {}))]
-    return by_weight(found, scene.fleet.boxes), failed
+    return by_weight(once(found), scene.fleet.boxes), failed
 
 
 def _ask(boxes: Boxes, scene: Scene, families: list[Family[Any]]) -> tuple[Answers, list[FleetError]]:
