@@ -119,9 +119,11 @@ def _of_fleet(name: str | None, gate: Any, copies: bool, json: bool, **ways: Any
 
 
 def base_of(url: str) -> str:
-    """The URL of a server without /v1. Raises SpecError for what is none."""
+    """The URL of a server without /v1. Raises SpecError for what is none, or has a password in it: URLs are shown."""
     from fleetctl.errors import SpecError
 
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise SpecError("the URL of --against has a name or a password in it", hint="--api-key-env NAME gives a key")
     if not url.startswith(("http://", "https://")):
         raise SpecError(f"--against {url} is not a URL", hint="write it like http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1")

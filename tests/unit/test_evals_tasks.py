@@ -222,6 +222,10 @@ def test_a_server_gets_the_key_that_was_named_for_it_and_no_other(
             CliRunner().invoke(app, [*words, *more], catch_exceptions=False)
     with pytest.raises(SpecError, match="--api-key-env NOWHERE"):
         CliRunner().invoke(app, [*words, "--api-key-env", "NOWHERE"], catch_exceptions=False)
+    words[-1] = words[-1].replace("://", "://me:s3cret@")
+    with pytest.raises(SpecError, match="a name or a password in it") as refused:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "s3cret" not in str(refused.value)
     http.shutdown()
     http.server_close()
     assert got == [None, "Bearer mine"]
