@@ -8,13 +8,13 @@ from fleetctl.doctor.finding import Finding, Kind, Remedy, Severity
 from fleetctl.doctor.proxy.told import ProxyTold, Running, RunningServer
 from fleetctl.doctor.scene import Scene
 from fleetctl.doctor.settled import held
+from fleetctl.facts.proxies import AGAIN
 from fleetctl.facts.types import BoxFacts, unfinished
 from fleetctl.plan.difference import description_of, engine_name
 from fleetctl.render.names import PROXY_STATES
 from fleetctl.render.release import Engine, ProxyConfig, Release, Server
 
 FORCED_MAINT, FORCED_DRAIN = 0x01, 0x08  # bits of srv_admin_state
-AGAIN = "again"  # the server of each backend that leads back to the wait
 
 DIFFERS = Kind(
     "X04",
