@@ -89,3 +89,8 @@ class StepError(FleetError):
     """A step of a move failed; the executor turns it into MoveUndoneError or MoveStuckError."""
 
     exit_code = 6
+
+
+def reason(box: str, error: FleetError) -> str:
+    """The message of a box's error without the name of the box, which is said beside it."""
+    return error.message.removeprefix(f"{box}: ") if isinstance(error, BoxError) else error.message

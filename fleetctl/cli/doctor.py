@@ -131,8 +131,9 @@ def _mend(subject: Subject, told: _Told, boxes: list[str], *, as_json: bool, yes
     """
     from fleetctl.cli.mover import Mover
     from fleetctl.cli.output import console, emit
+    from fleetctl.facts.types import unfinished
     from fleetctl.run.mending import plan_mending, remediable, ways_back
-    from fleetctl.run.planning import refuse_unfinished, unfinished
+    from fleetctl.run.planning import refuse_unfinished
 
     cut_off = unfinished(told.scene.observed)
     if cut_off is not None and cut_off[1].operation != "doctor":

@@ -45,8 +45,9 @@ def tools(
         str | None, typer.Option("--model", help="Model to ask --against for; default: its first.")
     ] = None,
     api_key_env: Annotated[
-        str, typer.Option("--api-key-env", help="Variable that has the key for --against, where it wants one.")
-    ] = "OPENAI_API_KEY",
+        str | None,
+        typer.Option("--api-key-env", metavar="NAME", help="Variable with the key for --against; default: no key."),
+    ] = None,
     copies: Annotated[bool, typer.Option("--copies", help="Every copy of a model, not one.")] = False,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="Scenarios at a time; default: what the engine takes.")
@@ -71,7 +72,7 @@ def tools(
 
     gate = ToolsGate(concurrency=concurrency, max_tokens=max_tokens)
     if against is not None:
-        scores = {against: _of_url(against, model, os.environ.get(api_key_env), gate, json)}
+        scores = {against: _of_url(against, model, key_in(api_key_env), gate, json)}
     else:
         scores = _of_fleet(name, gate, copies, json, fleet=fleet, accept_new=accept_new, ssh_config=ssh_config)
     low = {who: told.total for who, told in scores.items() if told.total < at_least}
@@ -118,12 +119,26 @@ def _of_fleet(name: str | None, gate: Any, copies: bool, json: bool, **ways: Any
 
 
 def base_of(url: str) -> str:
-    """The URL of a server without /v1. Raises SpecError for what is none."""
+    """The URL of a server without /v1. Raises SpecError for what is none, or has a password in it: URLs are shown."""
     from fleetctl.errors import SpecError
 
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise SpecError("the URL of --against has a name or a password in it", hint="--api-key-env NAME gives a key")
     if not url.startswith(("http://", "https://")):
         raise SpecError(f"--against {url} is not a URL", hint="write it like http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1")
+
+
+def key_in(name: str | None) -> str | None:
+    """The key in a variable. None is sent unless it is named: a server is not given the key of another.
+
+    Raises SpecError where the variable is not set.
+    """
+    from fleetctl.errors import SpecError
+
+    if name is not None and not os.environ.get(name):
+        raise SpecError(f"--api-key-env {name}: there is no such variable, or nothing in it")
+    return os.environ[name] if name is not None else None
 
 
 def say(text: str, json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,8 +26,9 @@ def tasks(
         str | None, typer.Option("--embeddings", metavar="MODEL", help="Embedding model for tasks scored `similar`.")
     ] = None,
     api_key_env: Annotated[
-        str, typer.Option("--api-key-env", help="Variable that has the key for --against, where it wants one.")
-    ] = "OPENAI_API_KEY",
+        str | None,
+        typer.Option("--api-key-env", metavar="NAME", help="Variable with the key for --against; default: no key."),
+    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Tasks at a time.")] = 4,
     failures: Annotated[int, typer.Option("--failures", min=0, help="Wrong answers to show of each model.")] = 5,
     fleet: FleetFile = DEFAULT_FLEET,
@@ -41,7 +41,7 @@ def tasks(
 
     Quality has a 95 % confidence interval, and so has each model's difference to the first, over the same tasks.
     """
-    from fleetctl.cli.eval import say
+    from fleetctl.cli.eval import key_in, say
     from fleetctl.errors import SpecError
     from fleetctl.evals.asking import run_tasks
     from fleetctl.evals.tasks import Similar, load_tasks
@@ -54,7 +54,7 @@ def tasks(
     wanted = [name.strip() for name in models.split(",") if name.strip()] if models else None
     with ExitStack() as stack:
         if against is not None:
-            found = _of_url(against, wanted, os.environ.get(api_key_env), embeddings)
+            found = _of_url(against, wanted, key_in(api_key_env), embeddings)
             memory: dict[str, int] = {}
         else:
             found, memory = _of_fleet(stack, wanted, embeddings, fleet, accept_new=accept_new, ssh_config=ssh_config)

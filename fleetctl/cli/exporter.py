@@ -40,10 +40,10 @@ def exporter(
     from fleetctl.render.guard import memory_low
     from fleetctl.run.watching import watcher_of
     from fleetctl.spec.fleet_guard import Guard
+    from fleetctl.watch.exporter import for_this_machine_alone, parse_place
     from fleetctl.watch.exporter import listen as listen_at
-    from fleetctl.watch.exporter import parse_place
 
-    parse_place(listen)
+    host, _ = parse_place(listen)
     if write is not None:
         from fleetctl.watch.prometheus_files import files
 
@@ -74,5 +74,11 @@ def exporter(
             emit("listening", url=place, fleet=subject.fleet.fleet)
         else:
             console().print(f"{subject.fleet.fleet}: {place}", markup=False)
+        if not for_this_machine_alone(host):
+            warning = "everybody who reaches this address reads the metrics: there is no password, and no encryption"
+            if json:
+                emit("note", text=warning)
+            else:
+                console(error=True).print(f"warning: {warning}", markup=False)
         with server:
             server.serve_forever(poll_interval=0.2)

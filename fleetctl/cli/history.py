@@ -33,8 +33,7 @@ def history(
     from fleetctl.cli.output import console, emit
     from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.cli.show_history import show_generations, show_history, show_steps
-    from fleetctl.errors import BoxError, SpecError
-    from fleetctl.facts.assess import reason
+    from fleetctl.errors import BoxError, SpecError, reason
     from fleetctl.facts.history import gather_history, read_move
     from fleetctl.remote.errors import SeveralBoxesError
     from fleetctl.run.history import changes, find, steps_of

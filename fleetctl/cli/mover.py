@@ -17,7 +17,7 @@ from fleetctl.cli.output import console, emit
 from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
-from fleetctl.facts.types import lead_of
+from fleetctl.facts.types import lead_of, unfinished
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
@@ -35,7 +35,6 @@ from fleetctl.run.planning import (
     plan_rollback,
     refuse_changed,
     refuse_unfinished,
-    unfinished,
     wanted_release,
 )
 from fleetctl.spec.units import seconds

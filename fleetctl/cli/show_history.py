@@ -11,12 +11,12 @@ from rich.text import Text
 
 from fleetctl.cli.output import hang
 from fleetctl.facts.history import GenerationTold
+from fleetctl.plan.types import STAYING
 from fleetctl.run.history import CUT_OFF, DONE, FAILED, UNDER_WAY, UNDONE, Change, StepTold
 from fleetctl.spec.units import seconds
 
 _STYLES = {DONE: "green", UNDONE: "yellow", FAILED: "red", CUT_OFF: "bold yellow", UNDER_WAY: "cyan"}
 _INDENT = 18  # as wide as a time and two spaces
-_STAYS = ("drain", "undrain", "restart", "calibrate")
 
 
 def when(at: float) -> str:
@@ -51,7 +51,7 @@ def show_history(found: list[Change], out: Console) -> None:
 
 def what(change: Change) -> str:
     """A move in a few words: operation, layouts and generation."""
-    if change.operation in _STAYS:
+    if change.operation in STAYING:
         return f"{change.operation} in {_place(change.to_layout, change.generation)}"
     origin = _place(change.from_layout, change.from_generation)
     return f"{change.operation} {origin} → {_place(change.to_layout, change.generation)}"

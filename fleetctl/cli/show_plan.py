@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 
 from fleetctl.cli.output import hang
-from fleetctl.plan.types import Plan
+from fleetctl.plan.types import STAYING, Plan
 from fleetctl.spec.units import seconds
 
 
@@ -15,7 +15,7 @@ def title(plan: Plan) -> str:
     """One line that says what the plan does."""
     if plan.operation == "doctor":
         return f"doctor mends {len(plan.steps)} {'thing' if len(plan.steps) == 1 else 'things'} in {plan.fleet}"
-    if plan.operation in ("drain", "undrain", "restart", "calibrate"):
+    if plan.operation in STAYING:
         return f"{plan.operation} in {plan.fleet}, layout {plan.to_layout}"
     origin = plan.from_layout or "nothing of fleetctl"
     goal = plan.to_layout or "nothing of fleetctl"

@@ -10,6 +10,7 @@ from fleetctl.cli.output import hang
 from fleetctl.cli.show_history import when
 from fleetctl.facts.assess import Assessment, EngineState
 from fleetctl.facts.types import MoveFacts
+from fleetctl.plan.types import STAYING
 from fleetctl.run.overview import Overview
 from fleetctl.spec.units import size
 from fleetctl.watch.sample import Copy, Figures, Sample
@@ -137,7 +138,7 @@ def _where(move: MoveFacts) -> str:
 
 
 def _last(move: MoveFacts) -> str:
-    stays = move.operation in ("drain", "undrain", "restart", "calibrate")
+    stays = move.operation in STAYING
     what = f"{move.operation} in {escape(move.to_layout or 'nothing')}" if stays else f"{move.operation} {_where(move)}"
     result = (move.end or {}).get("result", "")
     return f"{what} by {escape(move.who)}, {when(move.started)}, {result}; `fleetctl history` shows more"

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleetctl.doctor.finding import Finding, by_weight
+from fleetctl.doctor.once import once
 from fleetctl.doctor.scene import Family, Scene
 from fleetctl.errors import BoxError, FleetError
 from fleetctl.facts.types import Seen
@@ -27,7 +28,7 @@ def examine(boxes: Boxes, scene: Scene, families: Iterable[Family[Any]]) -> tupl
     wanted = list(families)
     answers, failed = _ask(boxes, scene, wanted)
     found = [finding for family in wanted for finding in family.find(scene, answers.get(family.name, {}))]
-    return by_weight(found, scene.fleet.boxes), failed
+    return by_weight(once(found), scene.fleet.boxes), failed
 
 
 def _ask(boxes: Boxes, scene: Scene, families: list[Family[Any]]) -> tuple[Answers, list[FleetError]]:
@@ -47,11 +48,13 @@ def _ask(boxes: Boxes, scene: Scene, families: list[Family[Any]]) -> tuple[Answe
 
     def box_at_once(box: BoxConnection) -> None:
         """Questions of all families run beside each other: the program on the box has a thread for each."""
+        if box.name not in scene.observed:
+            return  # it is connected and could not tell its facts, without which there is nothing to ask it for
         asked = [(family, family.ask(scene, box.name)) for family in families if family.op is not None]
         threads = [
             threading.Thread(target=one, args=(box, family, args), daemon=True)
             for family, args in asked
-            if args is not None and box.name in scene.observed
+            if args is not None
         ]
         for thread in threads:
             thread.start()

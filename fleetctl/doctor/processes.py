@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fleetctl.doctor.finding import Ending, Finding, Kind, Remedy, Severity
+from fleetctl.doctor.nvidia import Said, apps_of
 from fleetctl.doctor.scene import Family, Scene
-from fleetctl.doctor.settled import Settled, ports_of, settled
+from fleetctl.doctor.settled import Settled, cut_off, ports_of, settled
 from fleetctl.facts.types import ProcessFacts, Seen
 from fleetctl.plan.difference import PROXY_UNIT
 from fleetctl.render.names import engine_unit
@@ -102,7 +103,15 @@ class ProcessesTold(Seen):
 
     processes: tuple[EngineProcess, ...] = ()
     ports: dict[int, tuple[int, ...]] = {}
-    gpu: bool = False
+    apps: Said | None = None
+
+    def with_gpus(self) -> tuple[EngineProcess, ...]:
+        """The processes, with what the driver says that each holds on GPUs."""
+        apps = apps_of(self.apps)
+        if apps is None:
+            return self.processes
+        holds = {app.pid: app.used for app in apps}
+        return tuple(one.model_copy(update={"gpu": holds.get(one.pid, 0)}) for one in self.processes)
 
 
 def wanted_ports(scene: Scene, box: str) -> dict[int, str]:
@@ -114,9 +123,9 @@ def wanted_ports(scene: Scene, box: str) -> dict[int, str]:
 
 
 def find(scene: Scene, told: Mapping[str, ProcessesTold]) -> Iterator[Finding]:
-    """Findings of all boxes; none while a move is under way."""
+    """Findings of all boxes; none while a move is under way, or was cut off: what it left over is its own matter."""
     view = settled(scene)
-    if view is None:
+    if view is None or cut_off(scene) is not None:
         return
     for box in told:
         yield from _left_over(view, box, told[box])
@@ -139,7 +148,7 @@ def _left_over(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding
         unit = unit_of(engine)
         state = units.get(unit)
         down = state is None or state.down
-        left = [p for p in told.processes if p.engine == engine and not (p.unit == unit and not down)]
+        left = [p for p in told.with_gpus() if p.engine == engine and not (p.unit == unit and not down)]
         if not left:
             continue
         ports = sorted(port for port, pids in told.ports.items() if set(pids) & {p.pid for p in left})
@@ -164,7 +173,7 @@ def _outside(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
         build = view.build(engine, rank)
         if build in view.lacks(box).leftovers:
             continue
-        out = [p for p in told.processes if p.engine == build and p.unit != unit]
+        out = [p for p in told.with_gpus() if p.engine == build and p.unit != unit]
         # A container of Docker's has a control group of its own.
         out = [p for p in out if not (engine.image and p.unit and _CONTAINER.fullmatch(p.unit))]
         if out:
@@ -183,7 +192,7 @@ def _by_hand(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
         return  # nothing of fleetctl is in its way
     gone = set(view.scene.live.superseded.get(box, ()))
     found: dict[str, list[EngineProcess]] = {}
-    for p in told.processes:
+    for p in told.with_gpus():
         of_system = (p.unit or "").endswith(".service") and not p.of_user
         if p.engine is None and not of_system and p.unit not in gone:
             found.setdefault(p.group or str(p.pid), []).append(p)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from fleetctl.doctor.scene import Scene
 from fleetctl.facts.assess import seen_part
-from fleetctl.facts.types import BoxFacts, MoveFacts, lead_of, open_move
+from fleetctl.facts.types import BoxFacts, MoveFacts, lead_of, unfinished
 from fleetctl.plan.difference import BoxDifference, Difference, compare, engine_name
-from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT, UNIT_FOLDER
+from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT, TRIAL_UNIT, UNIT_FOLDER
 from fleetctl.render.release import Engine, Rank, Release
 
 
@@ -51,11 +51,19 @@ class Settled:
 
 def under_way(scene: Scene) -> MoveFacts | None:
     """The move that somebody is carrying out now."""
-    for facts in scene.observed.values():
-        move = open_move(facts)
-        if move is not None and facts.lock is not None and facts.lock.alive:
-            return move
-    return None
+    found = unfinished(scene.observed)
+    return found[1] if found is not None and held(scene.observed[found[0]]) else None
+
+
+def cut_off(scene: Scene) -> tuple[str, MoveFacts] | None:
+    """The move that nobody carries on, and the box with its journal. What it left half done is its own matter."""
+    found = unfinished(scene.observed)
+    return found if found is not None and not held(scene.observed[found[0]]) else None
+
+
+def held(facts: BoxFacts) -> bool:
+    """Somebody has the lock that this box keeps, and lets himself be heard."""
+    return facts.lock is not None and facts.lock.alive
 
 
 def settled(scene: Scene) -> Settled | None:
@@ -82,7 +90,7 @@ def engine_units(scene: Scene, box: str) -> list[str]:
 def our_units(scene: Scene, box: str) -> list[str]:
     """All units of fleetctl on a box: those in its generations, and those that a layout would put there."""
     facts = scene.observed[box]
-    services = {GUARD_UNIT, FIREWALL_UNIT}
+    services = {GUARD_UNIT, FIREWALL_UNIT, TRIAL_UNIT}
     for proxy in (release.proxy for release in (*scene.releases, scene.live)):
         services |= {proxy.unit, proxy.vrrp_unit} if proxy else set()
     return sorted({*facts.ours, *engine_units(scene, box), *services})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleetctl.errors import BoxError, FleetError
+from fleetctl.errors import FleetError, reason
 from fleetctl.facts.proxies import holders, running_proxies, seen_of, servers_up_somewhere
 from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, ServerFacts, lead_of, open_move
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
@@ -115,11 +115,6 @@ def assess(
 def _away(box: str, error: FleetError) -> str:
     """Why nothing is known of a box: it was not reached, or it answered that it cannot tell."""
     return error.message if isinstance(error, OpFailed) else f"{box} cannot be reached: {reason(box, error)}"
-
-
-def reason(box: str, error: FleetError) -> str:
-    """The message of a box's error without the name of the box, which is said beside it."""
-    return error.message.removeprefix(f"{box}: ") if isinstance(error, BoxError) else error.message
 
 
 def _notes(observed: Observed) -> list[str]:

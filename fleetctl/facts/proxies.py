@@ -5,6 +5,8 @@ from __future__ import annotations
 from fleetctl.facts.types import Observed, ProxyFacts, ServerFacts
 from fleetctl.render.release import ProxyConfig
 
+AGAIN = "again"  # the server of a backend that leads back into the proxy itself; that of an engine has a dash
+
 
 def running_proxies(config: ProxyConfig | None, observed: Observed) -> dict[str, ProxyFacts]:
     """Box → what its proxy says, for those of the proxy's boxes on which it runs."""
@@ -26,10 +28,10 @@ def servers_up_somewhere(config: ProxyConfig | None, observed: Observed) -> set[
 def servers_not_closed(config: ProxyConfig | None, observed: Observed) -> set[str]:
     """Engines that some proxy sends requests to, or will once they are well: those that are down count.
 
-    Every engine is checked; a server that is not leads back into the proxy itself.
+    One whose checks somebody has switched off counts too. The server AGAIN of each backend is no engine.
     """
     servers = [pair for proxy in running_proxies(config, observed).values() for pair in proxy.servers.items()]
-    return {name for name, server in servers if not server.closed and server.status != "no check"}
+    return {name for name, server in servers if not server.closed and name.rpartition("/")[2] != AGAIN}
 
 
 def seen_of(name: str, config: ProxyConfig | None, observed: Observed) -> dict[str, ServerFacts]:

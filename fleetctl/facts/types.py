@@ -175,7 +175,8 @@ class Lock(Seen):
 class MoveFacts(Seen):
     """A move that this box has the journal of. ``end`` is None while it is unfinished.
 
-    ``started`` is by the clock of the operator's machine, ``written`` by that of the box (epoch seconds).
+    ``started`` is by the clock of the operator's machine, ``written`` by that of the box (epoch seconds). Generations
+    are None in what an earlier version wrote, too.
     """
 
     move: str
@@ -186,6 +187,8 @@ class MoveFacts(Seen):
     who: str
     started: float
     written: float = 0.0
+    from_generation: int | None = None
+    generation: int | None = None
 
     @property
     def finish(self) -> str:
@@ -288,8 +291,13 @@ Observed = dict[str, BoxFacts]
 
 def lead_of(observed: Observed, wanted: str) -> str:
     """The box that keeps journal and lock: the one with an unfinished move, else the proxy's box."""
-    unfinished = [name for name, facts in observed.items() if open_move(facts) is not None]
-    return unfinished[0] if unfinished else wanted
+    found = unfinished(observed)
+    return found[0] if found is not None else wanted
+
+
+def unfinished(observed: Observed) -> tuple[str, MoveFacts] | None:
+    """The box that keeps the journal of a move that has no end yet, and that move."""
+    return next(((box, move) for box, facts in observed.items() if (move := open_move(facts)) is not None), None)
 
 
 def open_move(facts: BoxFacts) -> MoveFacts | None:

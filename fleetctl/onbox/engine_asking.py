@@ -1,4 +1,8 @@
-"""Asking an engine itself: its counters, twice, and a question with a tool."""
+"""Asking an engine itself: its counters, twice, and a question with a tool.
+
+Of vLLM's names the few that are judged stand here again: watch/names.py, which has all, stays with the operator, and
+what the guard knows of them lands with a release.
+"""
 
 import http.client
 import json

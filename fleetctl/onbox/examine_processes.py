@@ -2,18 +2,15 @@
 
 import os
 import re
-import shutil
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox.main import PATH, Call, OpError, op
+from fleetctl.onbox import nvidia
+from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.ports import listeners, open_files
-from fleetctl.onbox.process import run
 from fleetctl.onbox.units import comm_of, environment_of, unit_of
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TITLES = ("VLLM::", "sglang::")  # what engines call their workers; the kernel keeps 15 characters of it
-MIB = 1024 * 1024
-SMI_LIMIT = 10  # seconds
 MOST = 200
 
 
@@ -22,16 +19,19 @@ def examine_processes(call: Call, ports: List[int]) -> Dict[str, Any]:
     """Processes of engines, and who listens on the ports.
 
     Those that carry FLEETCTL_ENGINE and those that look like an engine without it. ``resident`` are bytes of memory,
-    ``gpu`` bytes on GPUs (None: not known), ``started`` is in clock ticks since boot.
+    ``started`` is in clock ticks since boot. ``apps`` is what the GPUs' driver says of its processes.
     """
-    gpu = _gpu_memory(call)
     found: List[Dict[str, Any]] = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid() and len(found) < MOST:
             told = _process(int(name))
             if told is not None:
-                found.append(dict(told, gpu=None if gpu is None else gpu.get(int(name), 0)))
-    return {"processes": sorted(found, key=lambda one: one["pid"]), "ports": _ports(ports), "gpu": gpu is not None}
+                found.append(told)
+    return {
+        "processes": sorted(found, key=lambda one: one["pid"]),
+        "ports": _ports(ports),
+        "apps": nvidia.query(call, "compute-apps", nvidia.APPS),
+    }
 
 
 def _process(pid: int) -> Optional[Dict[str, Any]]:
@@ -111,29 +111,6 @@ def _group(pid: int) -> str:
         return ""
     named = [row[2] for row in rows if row[1] == "name=systemd"] + [row[2] for row in rows if row[1] == ""]
     return named[0] if named else ""
-
-
-def _gpu_memory(call: Call) -> Optional[Dict[int, int]]:
-    """Process → bytes that the GPUs' driver says it holds; None where it does not say."""
-    path = shutil.which("nvidia-smi", path=PATH)
-    if path is None:
-        return None
-    argv = [path, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    try:
-        done = run(call, argv, timeout=SMI_LIMIT)
-    except OpError:
-        return None
-    return gpu_memory(done["out"]) if done["rc"] == 0 else None
-
-
-def gpu_memory(text: str) -> Dict[int, int]:
-    """What nvidia-smi says of its processes, summed over GPUs; a size that is N/A is left out."""
-    found: Dict[int, int] = {}
-    for line in text.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) == 2 and words[0].isdigit() and re.fullmatch(r"\d+( MiB)?", words[1]):
-            found[int(words[0])] = found.get(int(words[0]), 0) + int(words[1].split()[0]) * MIB
-    return found
 
 
 def _ports(ports: List[int]) -> Dict[str, List[int]]:

@@ -10,7 +10,7 @@ from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.redacted import all_redacted, redacted
 from fleetctl.onbox.restarts import restarts_of
 from fleetctl.onbox.superseded import relations
-from fleetctl.onbox.supervisors import containers, cron_entries, foreign_units, user_units
+from fleetctl.onbox.supervisors import containers, cron_entries, foreign_units, triggers_of, user_units
 from fleetctl.onbox.unitfiles import directives
 from fleetctl.onbox.units import show, states
 
@@ -71,12 +71,13 @@ def _setting(key: str, value: str) -> str:
 
 def _replaced(call: Call, units: List[str]) -> Dict[str, Dict[str, Any]]:
     """What starts each unit, and where its file really lies: it may only be linked into systemd's folders."""
+    triggers = triggers_of(call, units)
     return {
         unit: {
-            "by": told.get("TriggeredBy", []),
+            "triggers": triggers[unit],
             "file": "".join(os.path.realpath(path) for path in told.get("FragmentPath", [])[:1]),
         }
-        for unit, told in relations(call, units, "TriggeredBy,FragmentPath").items()
+        for unit, told in relations(call, units, "FragmentPath").items()
     }
 
 

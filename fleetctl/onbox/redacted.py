@@ -1,4 +1,8 @@
-"""Lines of files and command lines as they can be shown: values that look like secrets are taken out on the box."""
+"""Lines of files, logs and command lines as they can be shown: what looks like a secret is taken out on the box.
+
+``watch/logs/clean.py`` has rules of its own, for it cannot use this room: logs are shown whole, and it hides less of
+them. tests/unit/test_onbox_acting.py tries both with the same lines.
+"""
 
 import re
 from typing import Iterable, List
@@ -6,13 +10,17 @@ from typing import Iterable, List
 HIDDEN = "***"
 LONGEST = 300  # characters of a line
 
-# NAME_TOKEN=value, --api-key value, "password": "value", Authorization: Bearer value.
+_QUOTED = r"""(?: "(?:[^"\\]|\\.)*"? | '(?:[^'\\]|\\.)*'? )"""
+# NAME_TOKEN=value, --api-key value, "password": "value", api_key=['value', 'value'], '--api-key', 'value'.
 _NAMED = re.compile(
-    r"""(?ix) ( [\w.-]* (?: token(?!s|i) | secret | passw(?:or)?d | passphrase | (?:api|access)[-_]?key | credential )
-        [\w.-]* ["']? (?: \s*[=:]\s* | \s+ ) ) (?! -- ) (?: "[^"]*"? | '[^']*'? | [^\s"',;]+ ) """
+    r"""(?ix) (?<![\w.-])
+        ( [\w.-]* (?: token(?!s|i) | secret | passw(?:or)?d | passphrase | (?:api|access)[-_]?key | credential )
+        [\w.-]* (?: ["']? (?: \s*[=:]\s* | \s+ ) | ["'] \s* , \s* (?= ["'] ) ) ) (?! -- )
+        (?: [\[(] \s* %s (?: \s* , \s* %s )* \s* [\])]? | %s | [^\s"',;]+ ) """
+    % (_QUOTED, _QUOTED, _QUOTED)
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")
-_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]+@")
+_IN_URL = re.compile(r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@")
 _KNOWN = re.compile(r"\b(?:sk-|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|nvapi-)[\w-]{6,}")
 
 

@@ -44,22 +44,30 @@ def foreign_units(call: Call, target: Target, ours: List[str]) -> List[Dict[str,
                 found.append(told)
     names = [one["name"] for one in found]
     seen = states(call, names)
-    related = relations(call, names, "TriggeredBy")
-    triggers = states(call, sorted({one for name in names for one in related[name].get("TriggeredBy", ())}))
+    triggers = triggers_of(call, names)
     for one in found:
         state = seen[one["name"]]
         one.update({key: state[key] for key in ("load", "active", "sub", "enabled", "fragment", "restarts")})
         one["file"] = os.path.realpath(state["fragment"]) if state["fragment"] else ""
-        started_by = related[one["name"]].get("TriggeredBy", [])
-        one["triggers"] = {
-            by: {
-                "active": triggers[by]["active"],
-                "enabled": triggers[by]["enabled"],
-                "file": os.path.realpath(triggers[by]["fragment"]) if triggers[by]["fragment"] else "",
-            }
-            for by in started_by
-        }
+        one["triggers"] = triggers[one["name"]]
     return [one for one in found if one["load"] != "masked"]
+
+
+def triggers_of(call: Call, names: List[str]) -> Dict[str, Dict[str, Dict[str, str]]]:
+    """Unit → the timers, paths and sockets that start it → how each of them is, and where its file really lies."""
+    related = relations(call, names, "TriggeredBy")
+    seen = states(call, sorted({one for name in names for one in related[name].get("TriggeredBy", ())}))
+    return {
+        name: {
+            by: {
+                "active": seen[by]["active"],
+                "enabled": seen[by]["enabled"],
+                "file": os.path.realpath(seen[by]["fragment"]) if seen[by]["fragment"] else "",
+            }
+            for by in related[name].get("TriggeredBy", ())
+        }
+        for name in names
+    }
 
 
 # cron

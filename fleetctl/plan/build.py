@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleetctl.errors import RefusedError
+from fleetctl.facts.took import last_loads, last_stops
 from fleetctl.facts.types import Observed
 from fleetctl.plan.ahead import why_not_read_ahead
 from fleetctl.plan.difference import Difference, compare
@@ -263,8 +264,8 @@ def _gap_of_all(difference: Difference, observed: Observed) -> Gap:
     stopping = any(box.stop or box.supersede for box in difference.boxes.values())
     if not stopping:
         return Gap(expected=None, why="no engine of the fleet is up before the move")
-    loads = [_measured_load(engine.id, observed) for engine in difference.start]
-    known = [load for load in loads if load is not None]
+    loads = last_loads(observed)
+    known = [loads[engine.id] for engine in difference.start if engine.id in loads]
     if not known:
         limit = min(engine.load_limit for engine in difference.start)
         return Gap(
@@ -282,17 +283,4 @@ def _gap_of_all(difference: Difference, observed: Observed) -> Gap:
 def _measured_stop(difference: Difference, observed: Observed) -> float:
     """Seconds that the slowest of the engines that stop took last time; 0 where none was measured."""
     units = {f"{name}/{unit}" for name, box in difference.boxes.items() for unit in box.stop}
-    found: dict[str, float] = {}
-    for facts in observed.values():
-        for move in facts.moves:  # the newest last
-            found.update({unit: float(took) for unit, took in ((move.end or {}).get("stops") or {}).items()})
-    return max((took for unit, took in found.items() if unit in units), default=0.0)
-
-
-def _measured_load(engine: str, observed: Observed) -> float | None:
-    for facts in observed.values():
-        for move in reversed(facts.moves):
-            load = ((move.end or {}).get("loads") or {}).get(engine)
-            if load is not None:
-                return float(load)
-    return None
+    return max((took for unit, took in last_stops(observed).items() if unit in units), default=0.0)

@@ -9,6 +9,9 @@ from pydantic import Field
 
 from fleetctl.render.release import Budget, Release, Value
 
+STAYING = ("restart", "drain", "undrain", "calibrate", "doctor")
+"""Operations that work on the live layout and leave the fleet in its generation."""
+
 
 class PlannedStep(Value):
     """One step: what the executor hands to the step kind of that name."""
@@ -63,7 +66,7 @@ class Plan(Value):
 
     move: str = Field(description="identity of the move: UTC time and a few letters")
     fleet: str
-    operation: str = Field(description="cutover, apply, restart, drain, undrain, doctor or rollback")
+    operation: str = Field(description="cutover, apply, rollback, or one of STAYING")
     playbook: str
     from_layout: str | None
     from_generation: int | None

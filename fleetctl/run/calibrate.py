@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 
-from fleetctl.capacity.calibration import BATCHED_TOKENS, Started, measure, written
+from fleetctl.capacity.calibration import Started, measure, written
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.gather import gather, questions
+from fleetctl.render.batched import batched_tokens
 from fleetctl.render.release import Engine, Rank, Release
 from fleetctl.run.planning import Subject
 from fleetctl.spec.edit import with_measured
@@ -52,7 +52,7 @@ def calibrate(subject: Subject, box: str, model: str | None) -> Calibration:
         ranks=len(engine.ranks),
         memory=budget.memory,
         share=rank.share,
-        batched_tokens=_batched_tokens(release, box, rank),
+        batched_tokens=batched_tokens(release, box, rank),
         log="\n".join(told["lines"]),
     )
     return calibration(engine.model, started, measure(started, time.strftime("%Y-%m-%d")))
@@ -93,9 +93,3 @@ def one_of(release: Release, box: str, model: str | None) -> tuple[Engine, Rank]
         names = [engine.model for engine, _ in found]
         raise SpecError(f"{', '.join(names)} run on {box}", hint=f"say which: --model {names[0]}")
     return found[0]
-
-
-def _batched_tokens(release: Release, box: str, rank: Rank) -> int:
-    unit = next((file.content for file in release.files.get(box, ()) if file.path.endswith(f"/{rank.unit}")), "")
-    found = re.findall(r"--max[-_]num[-_]batched[-_]tokens[ =]\"?([0-9]{1,9})\b", unit)
-    return int(found[-1]) if found else BATCHED_TOKENS

@@ -11,13 +11,13 @@ from typing import Any
 
 from fleetctl.errors import LockedError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
-from fleetctl.facts.types import MoveFacts, Observed, lead_of, open_move
+from fleetctl.facts.types import MoveFacts, Observed, lead_of, unfinished
 from fleetctl.plan.beside import why_not_beside
 from fleetctl.plan.build import build_plan, refuse_if_unnamed
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
-from fleetctl.plan.types import Plan
+from fleetctl.plan.types import STAYING, Plan
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import File, Release
 from fleetctl.run.secrets import Expected, expected
@@ -62,15 +62,6 @@ def live_release(observed: Observed, lead: str, fleet: str) -> Release:
 def live_layout(observed: Observed) -> str | None:
     """The layout that the boxes say they are in."""
     return next((facts.release.layout for facts in observed.values() if facts.release), None)
-
-
-def unfinished(observed: Observed) -> tuple[str, MoveFacts] | None:
-    """The box that keeps the journal of a move that was cut off, and that move."""
-    for box, facts in observed.items():
-        move = open_move(facts)
-        if move is not None:
-            return box, move
-    return None
 
 
 def forget_ended(subject: Subject, observed: Observed) -> None:
@@ -204,7 +195,8 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     number = (to or None) if to is not None else meta.get("previous")
     if number is None and to is None and _was_rolled_back(observed):
         raise RefusedError(
-            f"the last change was a rollback, and before generation {current} lies what the boxes ran without fleetctl",
+            "the last move to another generation was a rollback, and before generation "
+            f"{current} lies what the boxes ran without fleetctl",
             hint="`fleetctl rollback --to 0` goes back there; `fleetctl history` shows what was changed",
         )
     if number == current:
@@ -236,15 +228,36 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
         generation=number,
         previous=previous,
         difference=difference,
+        notes=_not_taken_back(observed),
         why_held=why,
         beside=why is None,
     )
 
 
 def _was_rolled_back(observed: Observed) -> bool:
-    """The last move that came to its end was a rollback."""
+    """The last move to another generation was a rollback. What stays in one is not what a rollback takes back."""
+    moved = [move for move in _done(observed) if not _stays(move)]
+    return bool(moved) and moved[-1].operation == "rollback"
+
+
+def _done(observed: Observed) -> list[MoveFacts]:
+    """The moves that came to their end, oldest first."""
     ended = [move for facts in observed.values() for move in facts.moves if (move.end or {}).get("result") == "done"]
-    return bool(ended) and max(ended, key=lambda move: (move.written, move.move)).operation == "rollback"
+    return sorted(ended, key=lambda move: (move.written, move.move))
+
+
+def _stays(move: MoveFacts) -> bool:
+    return move.operation in STAYING or (move.generation is not None and move.generation == move.from_generation)
+
+
+def _not_taken_back(observed: Observed) -> list[str]:
+    """That a rollback is about layouts, where the last change was in one."""
+    last = next(reversed(_done(observed)), None)
+    if last is None or not _stays(last):
+        return []
+    told = f"the last change, a {last.operation} by {last.who}, stayed in the generation that is live"
+    back = f"`fleetctl history {last.move}` has the commands that take its repairs back"
+    return [f"{told}: this rollback does not take it back" + (f"; {back}" if last.operation == "doctor" else "")]
 
 
 def refuse_changed(subject: Subject, plan: Plan) -> None:
@@ -287,9 +300,4 @@ def refuse_unfinished(observed: Observed) -> None:
     if lock is not None and lock.alive and not mine:
         raise LockedError(f"a {move.operation} is under way: {lock}", hint="wait until it is done")
     where = f"from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
-    raise UnfinishedError(
-        f"a {move.operation} {where} by {move.who} was cut off",
-        hint=move.ways
-        if move.operation == "calibrate"
-        else f"`{move.finish}` finishes it, `fleetctl rollback --undo` takes it back",
-    )
+    raise UnfinishedError(f"a {move.operation} {where} by {move.who} was cut off", hint=move.ways)

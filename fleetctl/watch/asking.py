@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fleetctl.errors import BoxError, FleetError
+from fleetctl.errors import FleetError, reason
 from fleetctl.remote.connection import BoxConnection, ConnectionLost
 from fleetctl.watch.told import Told
 
@@ -28,7 +28,7 @@ class Asked:
     ) -> None:
         self.name = name
         self.told: Told | None = None
-        self.why: str | None = _reason(name, away) if away is not None else "it is not connected"
+        self.why: str | None = reason(name, away) if away is not None else "it is not connected"
         self._connection = connection
         self._connect = connect
         self._call: threading.Thread | None = None
@@ -70,10 +70,10 @@ class Asked:
             where = ".".join(map(str, first["loc"]))
             self.why = f"what is kept there is by another version of fleetctl: {where}: {first['msg']}"
         except ConnectionLost as error:
-            self.why = _reason(self.name, error)
+            self.why = reason(self.name, error)
             self._reach()
         except FleetError as error:
-            self.why = _reason(self.name, error)
+            self.why = reason(self.name, error)
         else:
             self.told, self.why = told, None
 
@@ -97,12 +97,6 @@ class Asked:
                     self._connection = self._connect()
                 return
             except FleetError as error:
-                self.why = _reason(self.name, error)
+                self.why = reason(self.name, error)
             self._over.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def _reason(box: str, error: FleetError) -> str:
-    """The message without the name of the box, which is said beside it."""
-    message = error.message
-    return message.removeprefix(f"{box}: ") if isinstance(error, BoxError) else message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import sys
 import threading
@@ -114,6 +115,14 @@ def listen(place: str, read: Callable[[], Sample], low: Mapping[str, int]) -> WS
     except (OSError, OverflowError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or error
         raise SpecError(f"cannot listen on {place}: {said}", hint="name another place with --listen") from error
+
+
+def for_this_machine_alone(host: str) -> bool:
+    """What listens there is reached from this machine and from no other."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def parse_place(place: str) -> tuple[str, int]:

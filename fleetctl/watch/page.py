@@ -60,7 +60,9 @@ class Page(ThreadingHTTPServer):
 
     def __init__(self, listen: tuple[str, int], feed: Feed, names: Collection[str] = ()) -> None:
         self.feed = feed
-        self.names = {socket.gethostname(), socket.getfqdn(), *names}
+        self.names = {socket.gethostname(), *names}
+        # A DNS server is asked for the whole name, and may not answer for long: nobody waits for that.
+        threading.Thread(target=lambda: self.names.add(socket.getfqdn()), name="own name", daemon=True).start()
         self.html = root_text("web", "index.html")
         self.policy = content_policy(self.html)
         self._room = threading.BoundedSemaphore(CONNECTIONS)

@@ -12,7 +12,7 @@ from fleetctl.doctor.finding import Ending, Finding, Severity
 from fleetctl.doctor.processes import ProcessesTold, ask, find
 from fleetctl.doctor.scene import Scene
 from fleetctl.facts.types import ProcessFacts
-from fleetctl.onbox.examine_processes import gpu_memory, looks_like_engine
+from fleetctl.onbox.examine_processes import looks_like_engine
 from fleetctl.plan.difference import engine_name
 
 MIB = 1024**2
@@ -172,5 +172,11 @@ def test_an_engine_is_told_by_its_command_and_not_by_a_word_in_it(command: str, 
 
 
 def test_memory_on_gpus_is_summed_over_them_and_what_is_not_available_is_not_zero() -> None:
-    told = "4711, 19135\n4711, 865\n4712, [N/A]\n[Insufficient Permissions], 5\n"
-    assert gpu_memory(told) == {4711: 20000 * MIB}
+    said = "4711, VLLM::Worker, 10000\n4711, VLLM::Worker, 10000 MiB\n4712, VLLM::Worker, [N/A]\n"
+    said += "[Insufficient Permissions], x, 5\n"
+    processes = [{"pid": pid, "comm": "VLLM::Worker"} for pid in (4711, 4712, 4713)]
+    told = ProcessesTold.model_validate({"processes": processes, "apps": {"rc": 0, "out": said}})
+    assert [one.gpu for one in told.with_gpus()] == [20000 * MIB, None, 0]
+    for apps in (None, {"rc": 9, "err": "no driver"}, {"rc": None}):
+        told = ProcessesTold.model_validate({"processes": processes, "apps": apps})
+        assert [one.gpu for one in told.with_gpus()] == [None] * 3

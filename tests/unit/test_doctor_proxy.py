@@ -237,6 +237,8 @@ def test_a_configuration_of_another_time_and_servers_of_no_layout_are_told_unles
     assert one.code == "X04" and len(one.evidence) == 2, one
     lock = {"token": "t", "who": "w", "host": "h", "pid": 1, "command": "c", "age": 1.0, "silent": 0.0}
     assert found(scene(facts={"a": {"proxy": other_proxy, "lock": lock}}), told) == []
+    left = {**lock, "connected": False}  # whoever had it is gone, and has begun nothing
+    assert found(scene(facts={"a": {"proxy": other_proxy, "lock": left}}), told) == [one]
 
 
 def test_a_file_that_was_changed_and_not_applied_is_a_note() -> None:

@@ -10,10 +10,12 @@ from examined import NOW, changed, scene, under_way
 from planned import BEFORE, COPY, PROXY, SPLIT, boxes_in, layout, unit
 
 from fleetctl.doctor.finding import Finding, Severity
+from fleetctl.doctor.processes import PROCESSES, ProcessesTold
 from fleetctl.doctor.scene import Scene
 from fleetctl.doctor.units.family import ask, find
 from fleetctl.doctor.units.told import Act, Detail, Foreign, Log, UnitsTold
 from fleetctl.errors import BoxError
+from fleetctl.facts.types import ProcessFacts
 from fleetctl.plan.difference import engine_name
 
 OLD = "old-vllm.service"
@@ -166,7 +168,7 @@ def test_an_engine_that_the_guard_has_stopped_says_so_and_is_no_error() -> None:
             ["old-vllm.timer"],
             "",
             [f"systemctl disable --now old-vllm.timer {OLD}"],
-            ["systemctl enable --now old-vllm.timer", f"systemctl enable {OLD}"],
+            ["systemctl enable old-vllm.timer", "systemctl start --no-block old-vllm.timer", f"systemctl enable {OLD}"],
         ),
     ],
 )
@@ -174,8 +176,41 @@ def test_a_unit_that_was_replaced_and_is_back_goes_away_and_can_be_given_back(
     state: tuple[str, str], by: list[str], file: str, do: list[str], undo: list[str]
 ) -> None:
     seen = changed(scene(changes=SUPERSEDES), "b", units={OLD: unit(*state)}, foreign=(OLD,))
-    (finding,) = found(seen, replaced={OLD: {"by": by, "file": file}})
+    triggers = {name: {"active": "active", "enabled": "enabled"} for name in by}
+    (finding,) = found(seen, replaced={OLD: {"triggers": triggers, "file": file}})
     assert (finding.code, done(finding)) == ("U06", (do, undo))
+    assert finding.fix == "; ".join(do)
+
+
+@pytest.mark.parametrize(
+    ("timer", "do", "undo"),
+    [
+        (("inactive", "disabled"), [f"systemctl stop {OLD}"], []),
+        (("active", "disabled"), [f"systemctl stop old.timer {OLD}"], ["systemctl start --no-block old.timer"]),
+        (
+            ("inactive", "enabled"),
+            ["systemctl disable --now old.timer", f"systemctl stop {OLD}"],
+            ["systemctl enable old.timer"],
+        ),
+        (
+            ("active", "enabled-runtime"),
+            ["systemctl disable --runtime --now old.timer", f"systemctl stop {OLD}"],
+            ["systemctl enable --runtime old.timer", "systemctl start --no-block old.timer"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("replaced", [True, False])
+def test_what_starts_a_unit_that_goes_away_gets_back_the_state_that_it_had_and_no_other(
+    timer: tuple[str, str], do: list[str], undo: list[str], replaced: bool
+) -> None:
+    triggers = {"old.timer": {"active": timer[0], "enabled": timer[1]}}
+    if replaced:
+        seen = changed(scene(changes=SUPERSEDES), "b", units={OLD: unit("active", "static")}, foreign=(OLD,))
+        (finding,) = found(seen, replaced={OLD: {"triggers": triggers}})
+    else:
+        theirs = watchdog(act("stop", COPY), name=OLD, active="active", triggers=triggers)
+        (finding,) = found(scene(), foreign=[theirs.model_dump()])
+    assert done(finding) == (do, [*undo, f"systemctl start --no-block {OLD}"])
 
 
 def act(verb: str, on: str, where: str = "/opt/watchdog.sh", line: str = "") -> Act:
@@ -469,10 +504,26 @@ def test_a_container_name_that_is_still_in_use_keeps_the_engine_from_starting() 
     assert found(scene(), units=units) == [], "an engine that runs has overcome it"
 
 
-def test_nothing_is_judged_while_a_move_is_under_way_and_again_when_it_was_cut_off() -> None:
+def test_nothing_is_judged_while_a_move_is_under_way_and_of_one_that_was_cut_off_the_way_out_is_told() -> None:
     broken = changed(scene(), "b", units=copy_on_b(active="inactive"))
     assert found(changed(broken, "a", **under_way(alive=True))) == []
-    assert [f.code for f in found(changed(broken, "a", **under_way(alive=False)))] == ["U04"]
+    old = [watchdog(act("pkill", "engines")).model_dump()]
+    (told, foreign) = found(changed(broken, "a", **under_way(alive=False)), foreign=old)
+    assert (told.code, told.box, told.where, foreign.code) == ("U20", "a", "m", "U07")
+    assert told.fix == "`fleetctl cutover --to replicas` finishes it, `fleetctl rollback` undoes it"
+
+
+@pytest.mark.parametrize("operation", ["calibrate", "doctor", "restart", "drain", "apply", "rollback", "cutover"])
+def test_whatever_was_cut_off_what_it_left_behind_is_no_finding_of_its_own(operation: str) -> None:
+    facts = under_way(alive=False)
+    facts["moves"] = tuple(move.model_copy(update={"operation": operation}) for move in facts["moves"])
+    half_done = {COPY: unit("inactive", "disabled"), SPLIT: unit("active", "enabled")}
+    left = (ProcessFacts(pid=7, comm="VLLM::EngineCor", unit="fleetctl-trial.service", engine="trial/qwen"),)
+    seen = changed(changed(scene(), "a", **facts), "b", units=half_done, processes=left)
+    (told,) = found(seen)
+    assert (told.code, told.fix) == ("U20", facts["moves"][0].ways)
+    processes = ProcessesTold.model_validate({"processes": [{**left[0].model_dump(), "started": 1}]})
+    assert list(PROCESSES.find(seen, {"b": processes})) == []
 
 
 def test_of_a_box_that_is_away_nothing_is_said_and_of_a_split_that_it_is_part_of_neither() -> None:

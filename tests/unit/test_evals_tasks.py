@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fleetctl.cli.main import app
+from fleetctl.engine.client import EngineError
 from fleetctl.errors import SpecError
 from fleetctl.evals.quality import difference, estimate, percentile
 from fleetctl.evals.scorers import cosine, points
@@ -192,3 +193,39 @@ def test_a_smaller_model_is_compared_with_a_larger_one(server: str, tmp_path: Pa
         with pytest.raises(SpecError, match=said):
             args = ["eval", str(file), "--against", server, *wrong, *(["--embeddings", "embedder"] if wrong else [])]
             CliRunner().invoke(app, args, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("command", [["tools"], ["FILE"]])
+def test_a_server_gets_the_key_that_was_named_for_it_and_no_other(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(json.dumps({"prompt": "2+2", "score": "numeric", "expected": 4}))
+    monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
+    monkeypatch.setenv("MINE", "mine")
+    got: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            got.append(self.headers["Authorization"])
+            self.send_error(401)
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    words = ["eval", *(str(file) if word == "FILE" else word for word in command)]
+    words += ["--against", f"http://127.0.0.1:{http.server_address[1]}"]
+    for more in ([], ["--api-key-env", "MINE"]):
+        with pytest.raises(EngineError):
+            CliRunner().invoke(app, [*words, *more], catch_exceptions=False)
+    with pytest.raises(SpecError, match="--api-key-env NOWHERE"):
+        CliRunner().invoke(app, [*words, "--api-key-env", "NOWHERE"], catch_exceptions=False)
+    words[-1] = words[-1].replace("://", "://me:s3cret@")
+    with pytest.raises(SpecError, match="a name or a password in it") as refused:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "s3cret" not in str(refused.value)
+    http.shutdown()
+    http.server_close()
+    assert got == [None, "Bearer mine"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fleetctl.onbox.acting import Target, acts, found_in, starts_engine
+from fleetctl.onbox.examine_engines import Log
 from fleetctl.onbox.redacted import all_redacted, redacted
+from fleetctl.watch.logs.clean import lines_of
 
 COPY, SPLIT = "fleetctl-replicas-qwen.service", "fleetctl-split-qwen.service"
 TARGET = Target([COPY, SPLIT, "old-vllm.service"], ["fleetctl-replicas-qwen", "fleetctl-split-qwen"], [8000])
@@ -100,3 +104,49 @@ def test_what_looks_like_a_secret_does_not_leave_the_box(line: str, shown: str) 
 def test_long_texts_are_cut_and_say_so() -> None:
     assert all_redacted(["x" * 1000], 3) == ["x" * 300 + "…"]
     assert all_redacted([str(n) for n in range(9)], 2) == ["0", "1", "… and 7 more lines"]
+
+
+HIDE = "s3cret-value"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"vllm serve m --api-key {HIDE} --port 8000",
+        f"vllm serve m --api-key={HIDE}",
+        f"args: ['serve', '--api-key', 'very {HIDE}', '-x']",
+        f"non-default args: {{'api_key': ['one {HIDE}', '{HIDE}'], 'port': 1}}",
+        f"Namespace(api_key=['{HIDE}'], hf_token='{HIDE}', seed=0)",
+        f"HF_TOKEN={HIDE} VLLM_API_KEY='a {HIDE}' X=1",
+        f"AWS_SECRET_ACCESS_KEY: {HIDE}",
+        f'{{"password": "it\\"{HIDE}", "user": "me"}}',
+        f"Authorization: Bearer {HIDE}",
+        f"x-api-key: {HIDE}",
+        f"fetching https://me:{HIDE}@hub.example/x",
+        f"redis://:{HIDE}@cache.example/0",
+        f"token hf_abcdefghijklmnopqrstuv{HIDE.replace('-', '')} is bad",
+    ],
+)
+def test_both_rules_for_secrets_hide_what_engines_and_files_are_known_to_say(line: str) -> None:
+    assert HIDE not in redacted(line) and HIDE.replace("-", "") not in redacted(line)
+    assert HIDE not in lines_of(line)[0] and HIDE.replace("-", "") not in lines_of(line)[0]
+
+
+def test_the_arguments_that_an_engine_logs_are_told_without_its_keys() -> None:
+    log = Log("activating", None, 0)
+    said = f"non-default args: {{'api_key': ['{HIDE}'], 'model': 'm'}}: Address already in use"
+    for number, text in enumerate(["nothing", said]):
+        log.take(b"%d.5 box vllm[7]: %s" % (1000 - number, text.encode()))
+    assert HIDE not in str(log.told()) and "'model': 'm'" in str(log.told()["found"]["port"])
+
+
+def test_a_line_of_nothing_but_names_of_secrets_takes_no_longer_than_many_others() -> None:
+    def took(clean: Callable[[str], object], line: str) -> float:
+        began = time.process_time()
+        clean(line)
+        return time.process_time() - began
+
+    usual = "vllm serve m --api-key x --port 8000 " * 400
+    for clean in (redacted, lines_of):
+        for one in ("token", "a", "secret=", "api_key=['", "a://", "a-", "a_", "-a", "A_TOKEN"):
+            assert took(clean, (one * 16384)[:16384]) < max(2.0, 100 * took(clean, usual)), (clean, one)

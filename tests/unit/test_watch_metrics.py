@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from promtool import check
 
 from fleetctl.errors import SpecError
-from fleetctl.watch.exporter import SharedReads, listen, parse_place
+from fleetctl.watch.exporter import SharedReads, for_this_machine_alone, listen, parse_place
 from fleetctl.watch.metrics import METRICS
 from fleetctl.watch.sample import BoxSample, Copy, Counts, Figures, ProxySample, Sample
 
@@ -162,3 +162,12 @@ def test_places_that_are_none(place: str) -> None:
 def test_a_place_that_is_taken_is_told() -> None:
     with exporting(SAMPLE) as url, pytest.raises(SpecError, match="Address already in use"):
         listen(url.removeprefix("http://"), lambda: SAMPLE, {})
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.9.9.9", True)]
+    + [(host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "box1", "localhost.evil.example")],
+)
+def test_that_others_can_read_the_metrics_is_known_from_where_they_are_served(host: str, alone: bool) -> None:
+    assert for_this_machine_alone(host) is alone

@@ -119,6 +119,18 @@ def test_a_name_that_somebody_else_points_here_is_not_answered(host: str | None,
     assert is_ours(host, ["status.office"]) is ours
 
 
+def test_the_page_does_not_wait_for_a_dns_server_and_has_its_whole_name_when_that_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr("socket.getfqdn", lambda: "desk.office.example" if answered.wait(60) else "")
+    with served(Fleet()) as page:
+        assert ask(page)[0] == 200
+        assert ask(page, host="desk.office.example")[0] == 421
+        answered.set()
+        eventually(lambda: ask(page, host="desk.office.example")[0] == 200)
+
+
 def test_the_page_only_tells() -> None:
     fleet = Fleet()
     with served(fleet) as page:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fleetctl.capacity.calibration import BATCHED_TOKENS
 from fleetctl.doctor.finding import Finding, Kind, Severity
 from fleetctl.doctor.memory.told import MemoryTold, held_by, of_unit, strangers
 from fleetctl.doctor.scene import Scene
 from fleetctl.plan.others import taken_on
+from fleetctl.render.batched import batched_tokens
 from fleetctl.render.release import Budget, Engine, Rank
 from fleetctl.spec.units import gib
 
@@ -96,7 +96,7 @@ def _peak(scene: Scene, budget: Budget, engine: Engine, rank: Rank) -> Iterator[
     measured = model.measured.get(box) if model is not None else None
     if measured is None or measured.ranks != len(engine.ranks):
         return
-    now = batched_tokens(scene, box, rank)
+    now = batched_tokens(scene.live, box, rank)
     # What grows with the batch are the activations; the rest of the overhead does not shrink with it.
     more = max(0, (measured.peak or 0) * now // measured.batched_tokens - (measured.peak or 0))
     peak = measured.weights + measured.overhead + more
@@ -117,13 +117,6 @@ def _peak(scene: Scene, budget: Budget, engine: Engine, rank: Rank) -> Iterator[
         fix=f"{lower if now > measured.batched_tokens else f'lower context: of {engine.model}, or split it'}; then "
         "`fleetctl apply`",
     )
-
-
-def batched_tokens(scene: Scene, box: str, rank: Rank) -> int:
-    """--max-num-batched-tokens of a rank, from its unit file."""
-    unit = next((file.content for file in scene.live.files.get(box, ()) if file.path.endswith(f"/{rank.unit}")), "")
-    found = re.findall(r"--max[-_]num[-_]batched[-_]tokens[ =]\"?([0-9]{1,9})\b", unit)
-    return int(found[-1]) if found else BATCHED_TOKENS
 
 
 def _refused(scene: Scene, box: str, told: MemoryTold) -> Iterator[Finding]:

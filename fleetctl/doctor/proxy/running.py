@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from fleetctl.doctor.finding import Finding, Kind, Remedy, Severity
 from fleetctl.doctor.proxy.told import ProxyTold, Running, RunningServer
 from fleetctl.doctor.scene import Scene
-from fleetctl.facts.types import BoxFacts
+from fleetctl.doctor.settled import held
+from fleetctl.facts.proxies import AGAIN
+from fleetctl.facts.types import BoxFacts, unfinished
 from fleetctl.plan.difference import description_of, engine_name
 from fleetctl.render.names import PROXY_STATES
 from fleetctl.render.release import Engine, ProxyConfig, Release, Server
 
 FORCED_MAINT, FORCED_DRAIN = 0x01, 0x08  # bits of srv_admin_state
-AGAIN = "again"  # the server of each backend that leads back to the wait
 
 DIFFERS = Kind(
     "X04",
@@ -74,9 +75,7 @@ def running(scene: Scene, told: Mapping[str, ProxyTold]) -> Iterator[Finding]:
 
 def busy(scene: Scene) -> bool:
     """Somebody changes the fleet, or was cut off while he did."""
-    return any(
-        facts.lock is not None or any(move.end is None for move in facts.moves) for facts in scene.observed.values()
-    )
+    return unfinished(scene.observed) is not None or any(held(facts) for facts in scene.observed.values())
 
 
 def _configuration(scene: Scene, box: str) -> Iterator[str]:

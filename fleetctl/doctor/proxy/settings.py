@@ -9,7 +9,7 @@ from fleetctl.doctor.finding import Finding, Kind, Severity
 from fleetctl.doctor.proxy.told import OtherProxy, ProxyTold
 from fleetctl.doctor.scene import Scene
 from fleetctl.errors import SpecError
-from fleetctl.facts.types import Observed
+from fleetctl.facts.took import last_loads
 from fleetctl.proxy.lint.findings import Finding as Setting
 from fleetctl.proxy.lint.kinds import Kind as Program
 from fleetctl.proxy.lint.kinds import lint
@@ -151,8 +151,8 @@ def _edited(box: str, unit: str, found: list[Setting]) -> Iterator[Finding]:
 
 
 def _hold(scene: Scene, config: ProxyConfig) -> Iterator[Finding]:
-    loads = {engine.id: _load(engine.id, scene.observed) for engine in scene.live.engines}
-    longer = {name: load for name, load in loads.items() if load is not None and load > config.hold}
+    live = {engine.id for engine in scene.live.engines}
+    longer = {name: took for name, took in last_loads(scene.observed).items() if name in live and took > config.hold}
     if longer:
         name, load = max(longer.items(), key=lambda item: item[1])
         # A quarter more than the longest seen, in whole minutes.
@@ -166,13 +166,6 @@ def _hold(scene: Scene, config: ProxyConfig) -> Iterator[Finding]:
             if scene.fleet.proxy.hold >= load
             else f"write `hold: {wanted}m` under proxy: in fleet.yaml (20m is the default), then `fleetctl apply`",
         )
-
-
-def _load(engine: str, observed: Observed) -> float | None:
-    """Seconds that an engine took to load in the last move that started it."""
-    moves = sorted((move for facts in observed.values() for move in facts.moves), key=lambda move: move.move)
-    found = [load for move in moves if (load := ((move.end or {}).get("loads") or {}).get(engine)) is not None]
-    return float(found[-1]) if found else None
 
 
 def _other(scene: Scene, box: str, other: OtherProxy) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from fleetctl.doctor.finding import Finding, Kind, Severity
 from fleetctl.doctor.proxy.told import ProxyTold, RunningServer
 from fleetctl.doctor.scene import Scene
+from fleetctl.facts.proxies import AGAIN
 
 # So unlikely has an uneven share to be, if requests were given out evenly, before it is told.
 CHANCE = 1e-6
@@ -55,7 +56,7 @@ def shares(scene: Scene, told: Mapping[str, ProxyTold]) -> Iterator[Finding]:
         if box in live.boxes and one.running is not None and one.traffic is not None:
             if live.balance != "prefix":  # there a conversation has its copy, and one client may have one of them
                 for backend in live.backends:
-                    up = [s for s in one.running.servers if s.backend == backend.name and s.up and s.server != "again"]
+                    up = [s for s in one.running.servers if s.backend == backend.name and s.up and s.server != AGAIN]
                     yield from _uneven(scene, box, backend.name, up, one)
             yield from _metrics(scene, box, one)
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from fleetctl.doctor.finding import Finding
 from fleetctl.doctor.scene import Family, Scene
-from fleetctl.doctor.settled import engine_units, our_units, ports_of, settled
+from fleetctl.doctor.settled import cut_off, engine_units, our_units, ports_of, settled
 from fleetctl.doctor.units.faring import faring
 from fleetctl.doctor.units.files import files
 from fleetctl.doctor.units.foreign import foreign
-from fleetctl.doctor.units.kinds import KINDS
+from fleetctl.doctor.units.kinds import CUT_OFF, KINDS
 from fleetctl.doctor.units.ours import at_boot, generation, running, superseded
 from fleetctl.doctor.units.told import UnitsTold
+from fleetctl.facts.types import MoveFacts
 
 
 def ask(scene: Scene, box: str) -> dict[str, Any]:
@@ -33,12 +34,18 @@ def ask(scene: Scene, box: str) -> dict[str, Any]:
 
 
 def find(scene: Scene, told: Mapping[str, UnitsTold]) -> Iterator[Finding]:
-    """Findings of all boxes; none while a move is under way."""
+    """Findings of all boxes; none while a move is under way. After one that was cut off: it, and what others have."""
+    interrupted = cut_off(scene)
+    if interrupted is not None:
+        yield _cut_off(*interrupted)
     view = settled(scene)
     if view is None:
         return
     for box in scene.observed:
         more = told.get(box)
+        if interrupted is not None:
+            yield from foreign(view, box, more) if more is not None else ()
+            continue
         yield from at_boot(view, box)
         yield from running(view, box, more)
         yield from superseded(view, box, more)
@@ -47,6 +54,17 @@ def find(scene: Scene, told: Mapping[str, UnitsTold]) -> Iterator[Finding]:
             yield from faring(view, box, more)
             yield from files(view, box, more)
             yield from foreign(view, box, more)
+
+
+def _cut_off(box: str, move: MoveFacts) -> Finding:
+    layouts = dict.fromkeys((move.from_layout or "nothing", move.to_layout or "nothing"))
+    return CUT_OFF.found(
+        box,
+        move.move,
+        f"a {move.operation} by {move.who} was cut off",
+        f"{box}:/var/lib/fleetctl/moves/{move.move}: {move.operation} {' → '.join(layouts)}, without an end",
+        fix=move.ways,
+    )
 
 
 UNITS = Family("units", KINDS, find, UnitsTold, "examine_units", ask)

@@ -10,7 +10,18 @@ from fleetctl.doctor.finding import Command, Finding, Remedy, Severity
 from fleetctl.doctor.settled import Settled, ports_of
 from fleetctl.doctor.units.acting import Harm, harms
 from fleetctl.doctor.units.kinds import CONTAINER, CRON, FOREIGN, FOREIGN_ENGINE, USER_UNIT
-from fleetctl.doctor.units.told import AT_BOOT, UP, Act, Container, Cron, Foreign, UnitsTold, UserUnit, name_to_enable
+from fleetctl.doctor.units.told import (
+    AT_BOOT,
+    UP,
+    Act,
+    Container,
+    Cron,
+    Foreign,
+    Trigger,
+    UnitsTold,
+    UserUnit,
+    name_to_enable,
+)
 
 EVIDENCE = 5
 # Where an administrator has put a unit. What a package brought may do more than what is seen here.
@@ -86,23 +97,19 @@ def _port(line: str) -> int:
 def off(unit: Foreign) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
     """Commands that turn a foreign unit and what starts it off, and those that give all back as it was."""
     awake = {name: one for name, one in unit.triggers.items() if one.awake}
-    running, enabled = unit.active in UP, unit.enabled in AT_BOOT
-    disable = [name for name, one in awake.items() if one.enabled in AT_BOOT] + ([unit.name] if enabled else [])
-    stop = [name for name in awake if name not in disable]
-    stop += [unit.name] if running and unit.name not in disable else []
+    awake[unit.name] = Trigger(active=unit.active, enabled=unit.enabled, file=unit.file)
     do: list[Command] = []
-    if disable:
-        do.append(("systemctl", "disable", "--now", *disable))
-    if stop:
-        do.append(("systemctl", "stop", *stop))
+    for word, until in (("enabled", ()), ("enabled-runtime", ("--runtime",))):
+        if names := [name for name, one in awake.items() if one.enabled == word]:
+            do.append(("systemctl", "disable", *until, "--now", *names))
+    if names := [name for name, one in awake.items() if one.enabled not in AT_BOOT and one.active in UP]:
+        do.append(("systemctl", "stop", *names))
     undo: list[Command] = []
-    for name, file, at_boot, up in [
-        *((name, one.file, one.enabled in AT_BOOT, one.active in UP) for name, one in awake.items()),
-        (unit.name, unit.file, enabled, running),
-    ]:
-        if at_boot:
-            undo.append(("systemctl", "enable", name_to_enable(name, file)))
-        if up:
+    for name, one in awake.items():
+        if one.enabled in AT_BOOT:
+            until = ("--runtime",) if one.enabled == "enabled-runtime" else ()
+            undo.append(("systemctl", "enable", *until, name_to_enable(name, one.file)))
+        if one.active in UP:
             undo.append(("systemctl", "start", "--no-block", name))
     return tuple(do), tuple(undo)
 

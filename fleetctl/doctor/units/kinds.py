@@ -185,6 +185,15 @@ OTHER_GENERATION = Kind(
     _APPLY,
     "/etc/fleetctl/current on each box",
 )
+CUT_OFF = Kind(
+    "U20",
+    Severity.ERROR,
+    "A move was cut off",
+    "a move that has no end and that nobody carries on. What it left half done is not told one by one",
+    "The fleet is between two states: guards stand back, and no other change can begin.",
+    "finish it or undo it with the command that is named; docs/recovery.md",
+    "the journal of the move, under /var/lib/fleetctl/moves",
+)
 
 KINDS = (
     SEVERAL_AT_BOOT,
@@ -206,4 +215,5 @@ KINDS = (
     NOT_READ,
     FOREIGN_ENGINE,
     OTHER_GENERATION,
+    CUT_OFF,
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from fleetctl.doctor.finding import Finding, Remedy, Severity
 from fleetctl.doctor.settled import Settled, conflicts
 from fleetctl.doctor.units.faring import given_up, storm
+from fleetctl.doctor.units.foreign import off
 from fleetctl.doctor.units.kinds import (
     NOT_AT_BOOT,
     NOT_RUNNING,
@@ -16,7 +18,7 @@ from fleetctl.doctor.units.kinds import (
     SEVERAL_AT_BOOT,
     SUPERSEDED_BACK,
 )
-from fleetctl.doctor.units.told import AT_BOOT, Replaced, UnitsTold, name_to_enable
+from fleetctl.doctor.units.told import Foreign, Replaced, UnitsTold
 from fleetctl.facts.types import UnitFacts
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT, UNIT_FOLDER
@@ -166,34 +168,15 @@ def superseded(view: Settled, box: str, told: UnitsTold | None) -> Iterator[Find
     for unit in view.lacks(box).supersede:
         state = facts.units[unit]
         known = (told.replaced.get(unit) if told else None) or Replaced()
-        by = known.by
-        do, undo = off_and_on([*by, unit], state, unit, known.file)
+        given = {"active": state.active, "enabled": state.enabled, "file": known.file, "triggers": known.triggers}
+        do, undo = off(Foreign(name=unit, **given))
+        by = [name for name, one in known.triggers.items() if one.awake]
         yield SUPERSEDED_BACK.found(
             box,
             unit,
             f"{unit}, which fleetctl replaced, is {state.active} and {state.enabled} again",
             seen(unit, state),
             *([f"started by {', '.join(by)}"] if by else []),
-            fix=" ".join(do[0]),
-            remedy=Remedy(do, undo),
+            fix="; ".join(map(shlex.join, do)) or f"systemctl stop {unit}",
+            remedy=Remedy(do, undo) if do else None,
         )
-
-
-def off_and_on(
-    names: list[str], state: UnitFacts, unit: str, file: str
-) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
-    """Commands that turn a unit (and what starts it) off, and those that give it back as it was."""
-    others = [name for name in names if name != unit]
-    enabled = state.enabled in AT_BOOT
-    if enabled or others:
-        do: tuple[tuple[str, ...], ...] = (("systemctl", "disable", "--now", *names),)
-    else:
-        do = (("systemctl", "stop", unit),)
-    undo: list[tuple[str, ...]] = []
-    if others:
-        undo.append(("systemctl", "enable", "--now", *others))
-    if enabled:
-        undo.append(toggle(True, state, name_to_enable(unit, file)))
-    if not state.down:
-        undo.append(("systemctl", "start", "--no-block", unit))
-    return do, tuple(undo)

@@ -88,7 +88,7 @@ class Trigger(Seen):
 class Replaced(Seen):
     """A unit that has to stay away: what starts it, and where its file lies."""
 
-    by: tuple[str, ...] = ()
+    triggers: dict[str, Trigger] = {}
     file: str = ""
 
 

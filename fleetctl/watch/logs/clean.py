@@ -11,12 +11,13 @@ _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 # C0 and C1 controls, and the marks that turn the direction of text or hide in it.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
+_PARTS = r"(?:[a-z]{1,24}[-_]){0,6}"  # bounded: a line of nothing else must not take minutes
 _NOT_SECRET = r"(?!(?:None|null|True|False|true|false)\b|\*|\[hidden\])"
 _NAME = (
     r"(?:api[-_]?keys?|(?:hf|hub|auth|access|refresh|bearer|id|session|client|gh|github)[-_]token|"
     r"(?:client|secret|private|access|encryption)[-_](?:secret|access[-_]key|key)|secret|password|passwd|passphrase)"
 )
-_VARIABLE = r"[A-Z][A-Z0-9_]*(?:TOKEN|API_KEY|APIKEY|SECRET|SECRET_KEY|ACCESS_KEY|PASSWORD|PASSWD|CREDENTIALS)"
+_VARIABLE = r"[A-Z][A-Z0-9_]{0,80}(?:TOKEN|API_KEY|APIKEY|SECRET|SECRET_KEY|ACCESS_KEY|PASSWORD|PASSWD|CREDENTIALS)"
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _LIST = rf"[\[(]\s*(?:{_QUOTED})(?:\s*,\s*(?:{_QUOTED}))*\s*,?\s*[\])]"
 _VALUE = rf"(?:{_LIST}|{_QUOTED}|{_NOT_SECRET}[^\s'\",;&)\]}}]+)"
@@ -24,12 +25,12 @@ _VALUE = rf"(?:{_LIST}|{_QUOTED}|{_NOT_SECRET}[^\s'\",;&)\]}}]+)"
 _RULES = tuple(
     (re.compile(pattern), kept)
     for pattern, kept in (
-        (rf"(?i:(?P<kept>--?(?:[a-z]+[-_])*(?:{_NAME}|token)(?:'\s*,\s*'|\"\s*,\s*\"))){_NOT_SECRET}[^'\"]+", True),
+        (rf"(?i:(?P<kept>--?{_PARTS}(?:{_NAME}|token)(?:'\s*,\s*'|\"\s*,\s*\"))){_NOT_SECRET}[^'\"]+", True),
         (
-            rf"(?i:(?P<kept>--?(?:[a-z]+[-_])*(?:{_NAME}|token)(?:\s+|=)))(?!-)(?:{_QUOTED}|{_NOT_SECRET}[^\s'\"]+)",
+            rf"(?i:(?P<kept>--?{_PARTS}(?:{_NAME}|token)(?:\s+|=)))(?!-)(?:{_QUOTED}|{_NOT_SECRET}[^\s'\"]+)",
             True,
         ),
-        (rf"(?i:(?P<kept>(?<![A-Za-z0-9])(?:[a-z]+[-_])*{_NAME}['\"]?\s*[=:]\s*)){_VALUE}", True),
+        (rf"(?i:(?P<kept>(?<![A-Za-z0-9]){_PARTS}{_NAME}['\"]?\s*[=:]\s*)){_VALUE}", True),
         (rf"(?P<kept>(?<![A-Za-z0-9_])(?:{_VARIABLE})['\"]?\s*[=:]\s*){_VALUE}", True),
         (r"(?i:(?P<kept>\b(?:bearer|basic)\s+))[A-Za-z0-9._~+/=-]{6,}", True),
         (r"(?i:(?P<kept>\b(?:x-api-key|authorization)['\"]?\s*[:=]\s*['\"]?)(?!bearer|basic))[^\s'\",]+", True),

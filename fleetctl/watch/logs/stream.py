@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fleetctl.errors import FleetError
+from fleetctl.errors import FleetError, reason
 from fleetctl.remote.connection import BoxConnection
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.watch.logs.clean import lines_of
@@ -94,10 +94,10 @@ class BoxStream:
                     hopeless = isinstance(error, OpFailed) and error.kind == "OpError" and not self._events
                     if hopeless or not self._wanted.follow:
                         self.error = error
-                        self._funnel.note(self.box, _why(self.box, error))
+                        self._funnel.note(self.box, reason(self.box, error))
                         return
                     if not away:
-                        self._funnel.note(self.box, f"{_why(self.box, error)}; trying again until it is back")
+                        self._funnel.note(self.box, f"{reason(self.box, error)}; trying again until it is back")
                     away, tries = True, tries + 1
                     self._stop.wait(TRY_EVERY[0] if tries < 10 else TRY_EVERY[1])
         finally:
@@ -169,7 +169,3 @@ class BoxStream:
             Line(self.box, unit, moment - self._ahead, moment, identifier, pid, priority, text)
             for text in lines_of(message)
         ]
-
-
-def _why(box: str, error: FleetError) -> str:
-    return error.message.removeprefix(f"{box}: ")

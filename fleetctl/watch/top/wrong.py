@@ -42,7 +42,7 @@ def _move(found: Assessment) -> list[Remark]:
         told = f"{move.operation} {way if move.from_layout != move.to_layout else move.to_layout} by {move.who}"
         if found.under_way():
             return [Remark("move", f"under way: {told}")]
-        return [Remark("wrong", f"cut off: {told}; `{move.finish}` finishes it, `{move.undo}` undoes it")]
+        return [Remark("wrong", f"cut off: {told}; {move.ways}")]
     return [Remark("move", f"held: {found.lock}")] if found.lock is not None else []
 
 
