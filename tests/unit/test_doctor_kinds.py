@@ -25,4 +25,4 @@ def test_a_code_of_lint_is_explained_too() -> None:
 
 def test_when_a_box_was_asked_is_told_to_whom_it_concerns_and_is_no_word_of_anybody_else() -> None:
     told = {family.name: {"asked_at", "answered_at"} & set(family.told.model_fields) for family in families.FAMILIES}
-    assert {name for name, fields in told.items() if fields} == {"box"}
+    assert {name for name, fields in told.items() if fields} == {"box", "memory"}

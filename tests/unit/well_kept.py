@@ -53,7 +53,7 @@ def memory_told(**more: Any) -> MemoryTold:
         "gpus": GPUS,
         "apps": APPS,
         "owners": {4711: {"unit": COPY, "comm": "VLLM::EngineCor"}},
-        "answered": NOW,
+        "answered_at": NOW,
     }
     return MemoryTold.model_validate({**told, **more})
 

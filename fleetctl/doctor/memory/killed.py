@@ -166,7 +166,7 @@ def _more_reserve(scene: Scene, box: str) -> str:
 
 
 def _age(told: MemoryTold, at: float) -> Severity:
-    return Severity.WARNING if at > told.answered - DAY else Severity.NOTE
+    return Severity.WARNING if at > told.answered_at - DAY else Severity.NOTE
 
 
 def when(at: float) -> str:

@@ -53,7 +53,7 @@ class Owner(Seen):
 
 
 class MemoryTold(Seen):
-    """The answer. ``container``: the kernel's figures are those of the host, which has other boxes too."""
+    """The answer. ``container``: the kernel's figures are those of the host. ``answered_at`` is by the operator's clock."""
 
     container: bool = False
     meminfo: dict[str, int] = {}
@@ -69,7 +69,7 @@ class MemoryTold(Seen):
     units: str = ""
     journal: Journal = Journal()
     refused: dict[str, Lines] = {}
-    answered: float = 0.0
+    answered_at: float = 0.0
 
     def gpu_list(self) -> list[Gpu] | None:
         """GPUs; None where it is not known."""

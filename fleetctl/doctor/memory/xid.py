@@ -64,7 +64,7 @@ def find(scene: Scene, box: str, told: MemoryTold) -> Iterator[Finding]:
             f"the driver reported Xid {number} ({word}) of {gpu} {times} within a week, last on {when(last.at)}",
             last.text,
             fix=_way_out(box, number),
-            severity=_severity(number, recent=last.at > told.answered - DAY),
+            severity=_severity(number, recent=last.at > told.answered_at - DAY),
         )
 
 
