@@ -150,7 +150,7 @@ def _standing_back(observed: Observed) -> list[str]:
 
 def _restarts(observed: Observed) -> list[str]:
     return [
-        f"{box}: systemd has started {unit} again {state.restarts} times"
+        f"{box}: systemd has started {unit} again {'once' if state.restarts == 1 else f'{state.restarts} times'}"
         for box, facts in observed.items()
         for unit, state in facts.units.items()
         if unit in facts.ours and state.restarts
