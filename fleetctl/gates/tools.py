@@ -35,6 +35,8 @@ def score_of(endpoint: Endpoint, concurrency: int, within: float, say: Callable[
             f"{len(told)} of {len(suite.scenarios)} scenarios of the tool-use test were answered in {seconds(within)}, "
             "which is all the time there is"
         )
+    if all(verdict.reply.wrong.startswith("not answered") for verdict in told):
+        raise EngineError(f"{endpoint.url} answered none of the {len(told)} scenarios: {told[0].reply.wrong}")
     return score(told)
 
 

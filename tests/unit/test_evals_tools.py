@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from perfect_model import Fault, right, serving
 
+from fleetctl.engine.client import EngineError
 from fleetctl.evals.asking import Endpoint, run_suite
 from fleetctl.evals.judge import Called, Reply, Verdict, judge
 from fleetctl.evals.scenario import load_suite
 from fleetctl.evals.score import Score, score
-from fleetctl.gates.tools import shown_all
+from fleetctl.gates.tools import score_of, shown_all
 
 SUITE = load_suite()
 CATEGORIES = SUITE.categories
@@ -24,6 +25,11 @@ def scored(fault: Fault | None = None, category: str = "", concurrency: int = 8)
         verdicts = run_suite(SUITE, Endpoint(url, "m"), concurrency=concurrency, seed=1, heard=heard.append)
     assert len(heard) == len(verdicts) == len(SUITE.scenarios)
     return score(verdicts)
+
+
+def test_who_answers_nothing_at_all_has_no_score() -> None:
+    with pytest.raises(EngineError, match="answered none of the 60 scenarios: not answered"):
+        score_of(Endpoint("http://127.0.0.1:9", "m"), 8, 60.0, lambda _: None)
 
 
 def test_what_a_server_refuses_alike_is_one_line_and_each_wrong_answer_has_its_own() -> None:
