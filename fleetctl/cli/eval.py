@@ -156,7 +156,7 @@ def _show(who: str, told: Score, json: bool) -> None:
     from rich.text import Text
 
     from fleetctl.cli.output import console, emit
-    from fleetctl.gates.tools import shown
+    from fleetctl.gates.tools import shown_all
 
     if json:
         wrong = [
@@ -182,8 +182,8 @@ def _show(who: str, told: Score, json: bool) -> None:
             category.replace("_", " "), f"{sum(several)} of {len(several)}", Text(f"{points:.0f}", style=style)
         )
     out.print(table)
-    for verdict in told.failures:
-        out.print(Text(f"  {shown(verdict)}"))
+    for line in shown_all(told.failures):
+        out.print(Text(f"  {line}"))
     out.print(Text.assemble((f"{who}: ", ""), (f"{told.total:.1f} of 100", "bold")))
 
 

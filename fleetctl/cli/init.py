@@ -11,7 +11,7 @@ from fleetctl.cli.options import AcceptNew, Debug, Json, SshConfig
 
 
 def init(
-    hosts: Annotated[list[str], typer.Argument(help="Boxes: [USER@]HOST, the head of a split first.")],
+    hosts: Annotated[list[str], typer.Argument(metavar="HOST", help="Boxes: [USER@]HOST, the head of a split first.")],
     out: Annotated[Path, typer.Option("--out", help="File to write; it must not exist.")] = Path("fleet.yaml"),
     json: Json = False,
     accept_new: AcceptNew = False,

@@ -13,7 +13,7 @@ from fleetctl.cli.options import Debug, Json
 
 app = typer.Typer(no_args_is_help=True, help="Boxes on this machine, to try and to test everything on.")
 
-Root = Annotated[Path, typer.Option("--dir", envvar="FLEETCTL_LAB", help="Folder that holds the whole lab.")]
+Root = Annotated[Path, typer.Option("--dir", envvar="FLEETCTL_LAB", help="Folder of the lab; each has a network.")]
 Names = Annotated[list[str] | None, typer.Argument(help="Boxes; default: all.")]
 
 DEFAULT_DIR = Path("/var/lib/fleetctl-lab")

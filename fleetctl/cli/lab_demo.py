@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fleetctl.lab.demo import Report
     from fleetctl.lab.traffic import Traffic
 
-Root = Annotated[Path, typer.Option("--dir", envvar="FLEETCTL_LAB", help="Folder that holds the whole lab.")]
+Root = Annotated[Path, typer.Option("--dir", envvar="FLEETCTL_LAB", help="Folder of the lab; each has a network.")]
 Rate = Annotated[float, typer.Option(min=0.5, max=50, help="Requests a second, all the time.")]
 Timeline = Annotated[bool, typer.Option("--timeline", help="Show where the time without answers went, step by step.")]
 

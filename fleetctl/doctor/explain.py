@@ -44,7 +44,8 @@ def explained(code: str) -> Kind:
     wanted = code.strip().upper()
     if wanted not in known:
         near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.3)
-        raise SpecError(f"there is no finding {code}", hint=f"near it: {', '.join(near)}" if near else None)
+        like = f"near it: {', '.join(near)}; " if near else ""
+        raise SpecError(f"there is no finding {code}", hint=f"{like}docs/doctor.md and docs/proxy-lint.md have all")
     return known[wanted]
 
 

@@ -130,7 +130,11 @@ def _task(line: str, where: str, name: str) -> Task:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise SpecError(f"{where} is not JSON: {error}") from error
+        raise SpecError(
+            f"{where} is not JSON: {error}",
+            hint="a file of tasks is JSON Lines: one object a line, like "
+            '{"prompt": "2+2?", "score": "numeric", "expected": 4} (docs/eval.md)',
+        ) from error
     except RecursionError:
         raise SpecError(f"{where} is nested too deeply") from None
     if not isinstance(value, dict):

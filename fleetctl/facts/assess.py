@@ -145,7 +145,7 @@ def _standing_back(observed: Observed) -> list[str]:
 
 def _restarts(observed: Observed) -> list[str]:
     return [
-        f"{box}: systemd has started {unit} again {state.restarts} times"
+        f"{box}: systemd has started {unit} again {'once' if state.restarts == 1 else f'{state.restarts} times'}"
         for box, facts in observed.items()
         for unit, state in facts.units.items()
         if unit in facts.ours and state.restarts
@@ -316,7 +316,8 @@ def seen_part(release: Release, observed: Observed) -> tuple[Release, list[Engin
 def _box_problems(name: str, facts: BoxFacts, release: Release, generation: int | None) -> list[str]:
     found = [f"{name}: {path} was edited or removed" for path in facts.drift]
     if name in release.boxes() and facts.generation != generation:
-        found.append(f"{name}: it is in generation {facts.generation}, the fleet in {generation}")
+        its = "no generation (was it installed anew?)" if facts.generation is None else f"generation {facts.generation}"
+        found.append(f"{name}: it is in {its}, the fleet in {generation}")
     found += firewall_problems(facts, name, release)
     for unit, state in facts.units.items():
         if unit in facts.ours and state.drop_ins:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ def score_of(endpoint: Endpoint, concurrency: int, within: float, say: Callable[
             f"{len(told)} of {len(suite.scenarios)} scenarios of the tool-use test were answered in {seconds(within)}, "
             "which is all the time there is"
         )
+    if all(verdict.reply.wrong.startswith("not answered") for verdict in told):
+        raise EngineError(f"{endpoint.url} answered none of the {len(told)} scenarios: {told[0].reply.wrong}")
     return score(told)
 
 
@@ -52,7 +54,7 @@ def pass_tools(
     say(f"tool use: {told.total:.0f} of 100")
     if told.total < floor:
         lost = ", ".join(f"{name} {points:.0f}" for name, points in told.categories.items() if points < 100)
-        wrong = "\n".join(shown(verdict) for verdict in told.failures[:SHOWN])
+        wrong = "\n".join(shown_all(told.failures)[:SHOWN])
         raise EngineError(
             f"{engine.id} failed the gate tools: it scored {told.total:.1f} of 100 and {floor:.1f} is wanted ({lost})",
             answer=wrong,
@@ -66,3 +68,15 @@ def shown(verdict: Verdict) -> str:
     calls = "; ".join(f"{call.name}({call.arguments[:80]})" for call in reply.calls)
     came = calls or repr(reply.text[:80])
     return f"{verdict.scenario.id}: {verdict.why}" + (f"; it answered {came}" if reply.calls or reply.text else "")
+
+
+def shown_all(failures: Sequence[Verdict]) -> list[str]:
+    """A line for each wrong answer; those that failed alike without an answer (a server that refuses) share one."""
+    alike: dict[str, list[Verdict]] = {}
+    for verdict in failures:
+        empty = not verdict.reply.calls and not verdict.reply.text
+        alike.setdefault(verdict.why if empty else shown(verdict), []).append(verdict)
+    return [
+        shown(several[0]) if len(several) == 1 else f"{several[0].scenario.id} and {len(several) - 1} more: {why}"
+        for why, several in alike.items()
+    ]

@@ -33,6 +33,7 @@ _INSIDE_ENV = {
     "SYSTEMD_PAGER": "",
 }
 # systemd's PID 1 takes these as "reboot.target now" (systemd(1), SIGRTMIN+5).
+CABLE_SECONDS = 30.0  # that the kernel may take to remove the network of a box, after a busy one longer
 _REBOOT_SIGNAL = signal.SIGRTMIN + 5
 
 
@@ -189,7 +190,7 @@ class Runner:
             # Returns when systemd has let go of the name, which the next boot needs.
             subprocess.run(["systemctl", "stop", self.unit], capture_output=True, check=False)
         # The kernel removes the cable a moment after the last process; the next boot needs its name.
-        wait_for(lambda: not interface_exists(f"vb-{self.machine}"), 5.0)
+        wait_for(lambda: not interface_exists(f"vb-{self.machine}"), CABLE_SECONDS)
         self.group.remove()
         self._forget_locks()
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from fleetctl.errors import LabError
+from fleetctl.errors import LabError, SpecError
 from fleetctl.lab import cgroup, faults, folder, rootfs, state
 from fleetctl.lab.box import Runner
 from fleetctl.lab.bridge import Bridge
@@ -114,7 +114,7 @@ class Lab:
             if not 1 <= count <= MOST_BOXES:
                 raise LabError(f"a lab has 1 to {MOST_BOXES} boxes, not {count}")
             if count < len(before.boxes):
-                raise LabError(
+                raise SpecError(
                     f"this lab already has {len(before.boxes)} boxes, and {count} were asked for",
                     hint="To make it smaller: fleetctl lab down, then up.",
                 )
@@ -198,7 +198,7 @@ class Lab:
             if box.name == name:
                 return box
         names = ", ".join(box.name for box in self.boxes())
-        raise LabError(f"the lab has no box {name}", hint=f"It has: {names}.")
+        raise SpecError(f"the lab has no box {name}", hint=f"It has: {names}.")
 
     def reboot(self, name: str) -> None:
         """Reboot the box as ``systemctl reboot`` does, and wait until it is back."""

@@ -82,7 +82,7 @@ def said(call: Call, *argv: str) -> Optional[str]:
 
 
 def disks(paths: List[str]) -> List[Dict[str, Any]]:
-    """File systems that the paths are on, with the ``paths``; sizes in bytes, what root may use of it as ``free``."""
+    """File systems that the paths are on, with the ``paths``; bytes, what others than root may use as ``free``."""
     found: Dict[int, Dict[str, Any]] = {}
     for path in dict.fromkeys(paths):
         try:
@@ -94,7 +94,7 @@ def disks(paths: List[str]) -> List[Dict[str, Any]]:
             {
                 "paths": [],
                 "size": room.f_blocks * room.f_frsize,
-                "free": room.f_bfree * room.f_frsize,
+                "free": room.f_bavail * room.f_frsize,  # as df has it: many engines are not root
                 "inodes": room.f_files,
                 "inodes_free": room.f_ffree,
                 "read_only": bool(room.f_flag & os.ST_RDONLY),

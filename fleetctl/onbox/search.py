@@ -143,7 +143,7 @@ def _text(path: str, hits: Hits) -> Optional[str]:
 def search_addresses(call: Call, path: str, words: List[List[Any]]) -> Dict[str, Any]:
     """Search a file or folder of this box. OpError when there is none."""
     if not os.path.exists(path):
-        raise OpError("there is no %s here" % path)
+        raise OpError("there is no file or folder %s here" % path)
     hits = Hits()
     search(path, words, hits)
     return {"found": hits.found, "files": hits.files, "why": hits.why}

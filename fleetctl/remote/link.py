@@ -125,7 +125,7 @@ def _tcp(box: str, target: Target, limit: float) -> socket.socket:
         raise BoxError(
             box,
             f"no address for {target.host}: {error.strerror}",
-            hint="see ssh.host and address in fleet.yaml",
+            hint="is the name spelt right? In fleet.yaml it is ssh.host, or address, of the box",
         ) from error
     end = time.monotonic() + limit
     problem: OSError = TimeoutError()

@@ -183,6 +183,8 @@ def places(fleet: Fleet, wanted: list[str]) -> list[tuple[str | None, str]]:
             found.append((box, path))
         elif Path(word).exists():
             found.append((None, word))
+        elif colon and path.startswith("/"):
+            raise SpecError(f"--search {word}: there is no box {box}", hint=f"boxes: {', '.join(fleet.boxes)}")
         else:
             hint = f"boxes: {', '.join(fleet.boxes)}; a folder there is written BOX:/etc"
             raise SpecError(f"--search {word}: there is no such file or folder here", hint=hint)

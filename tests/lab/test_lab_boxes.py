@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from places import BASE
 
-from fleetctl.errors import LabError
+from fleetctl.errors import LabError, SpecError
 from fleetctl.lab.lab import Lab
 from fleetctl.lab.state import Bind
 
@@ -220,9 +220,9 @@ def test_a_box_survives_an_interrupt_of_the_terminal_it_was_started_from(lab: La
 
 
 def test_unknown_boxes_and_smaller_labs_are_refused_by_name(lab: Lab) -> None:
-    with pytest.raises(LabError, match=r"(?s)no box box9.*box1, box2"):
+    with pytest.raises(SpecError, match=r"(?s)no box box9.*box1, box2"):
         lab.ssh_argv("box9")
-    with pytest.raises(LabError, match="already has 2 boxes, and 1 were asked for"):
+    with pytest.raises(SpecError, match="already has 2 boxes, and 1 were asked for"):
         lab.up(1)
     with pytest.raises(LabError, match="fleettest0 exists and does not belong"):
         Lab(lab.root.parent / "third", bridge="fleettest0", subnet="10.77.3.0/24", base=lab.base).up(1)

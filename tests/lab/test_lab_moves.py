@@ -304,7 +304,7 @@ def test_status_says_what_is_wrong(moving: Moving) -> None:
     moving.cutover("replicas")
     moving.sh("box1", f"systemctl kill -s KILL {COPY}")
     eventually(lambda: moving.unit("box1", COPY)[0] == "active")
-    again = f"box1: systemd has started {COPY} again 1 times"
+    again = f"box1: systemd has started {COPY} again once"
     eventually(lambda: moving.status()["notes"] == [again] and moving.status()["exit"] == 0)
     assert moving.answers()
 

@@ -53,6 +53,7 @@ def test_a_folder_of_this_machine_is_searched_without_a_box(file: Path, tmp_path
         (["--watch", "0"], "--watch 0 is too short"),
         (["--watch", "soon"], "--watch soon is no stretch of time"),
         (["--search", "/nowhere/at/all"], "there is no such file or folder here"),
+        (["--search", "spark9:/etc"], "there is no box spark9\n  boxes: a, b"),
         (["--search", "a:etc"], "is written from the root"),
         (["--watch", "--search", "/etc"], "one at a time"),
     ],

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from perfect_model import Fault, right, serving
 
+from fleetctl.engine.client import EngineError
 from fleetctl.evals.asking import Endpoint, run_suite
-from fleetctl.evals.judge import Called, Reply, judge
+from fleetctl.evals.judge import Called, Reply, Verdict, judge
 from fleetctl.evals.scenario import load_suite
 from fleetctl.evals.score import Score, score
+from fleetctl.gates.tools import score_of, shown_all
 
 SUITE = load_suite()
 CATEGORIES = SUITE.categories
@@ -23,6 +25,26 @@ def scored(fault: Fault | None = None, category: str = "", concurrency: int = 8)
         verdicts = run_suite(SUITE, Endpoint(url, "m"), concurrency=concurrency, seed=1, heard=heard.append)
     assert len(heard) == len(verdicts) == len(SUITE.scenarios)
     return score(verdicts)
+
+
+def test_who_answers_nothing_at_all_has_no_score() -> None:
+    with pytest.raises(EngineError, match="answered none of the 60 scenarios: not answered"):
+        score_of(Endpoint("http://127.0.0.1:9", "m"), 8, 60.0, lambda _: None)
+
+
+def test_what_a_server_refuses_alike_is_one_line_and_each_wrong_answer_has_its_own() -> None:
+    one, two, three, four = SUITE.scenarios[:4]
+    refused, said = Reply(wrong="status 400"), Reply(text="no")
+    lines = shown_all(
+        [
+            Verdict(one, refused, "status 400"),
+            Verdict(two, said, "no call"),
+            Verdict(three, refused, "status 400"),
+            Verdict(four, said, "no call"),
+        ]
+    )
+    assert lines[0] == f"{one.id} and 1 more: status 400"
+    assert [line.split(":")[0] for line in lines[1:]] == [two.id, four.id]
 
 
 def test_there_are_twelve_categories_of_five_and_every_tool_is_known() -> None:

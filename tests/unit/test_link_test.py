@@ -126,6 +126,12 @@ def pair(one: float, several: float, speed: int | None = 200000, mtu: int = 9000
     )
 
 
+def faster_back(there: float, back: float) -> Measured:
+    """A link whose interfaces say 10 Gbit/s, with another rate each way in Gbit/s."""
+    first, second = (pair(rate, rate, speed=10000) for rate in (there, back))
+    return first.model_copy(update={"back": second.back})
+
+
 X4 = {"pci_speed": "32.0 GT/s PCIe", "pci_width": 4}
 LIMITS: dict[str, tuple[Measured, tuple[str, ...]]] = {
     "the link itself": (pair(9.4, 9.4, speed=10000), ("the link itself: 94%",)),
@@ -135,6 +141,7 @@ LIMITS: dict[str, tuple[Measured, tuple[str, ...]]] = {
     "PCIe x4": (pair(40, 98, pci=X4), ("the PCIe way", "126 Gbit/s")),
     "a small MTU": (pair(60, 62, mtu=1500), ("MTU of 1500",)),
     "a speed that means nothing": (pair(16, 18, speed=10000), ()),
+    "a speed that one way was faster than": (faster_back(9.7, 14.2), ()),
     "nothing that is known": (pair(0.4, 0.5, speed=None), ()),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import struct
 import threading
 from pathlib import Path
@@ -170,6 +171,7 @@ def test_versions_of_a_venv_are_read_without_importing_it(tmp_path: Path) -> Non
 def test_places_on_one_file_system_are_told_together(tmp_path: Path) -> None:
     told = examine_box.disks([str(tmp_path), str(tmp_path / "none"), str(tmp_path)])
     assert [disk["paths"] for disk in told] == [[str(tmp_path)]] and told[0]["size"] > 0
+    assert told[0]["free"] == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.05)  # what df calls available
 
 
 def test_settings_are_read_as_systemd_reads_them(tmp_path: Path) -> None:

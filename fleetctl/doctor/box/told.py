@@ -81,7 +81,7 @@ class JournalKept(Seen):
 
 
 class BoxTold(Seen):
-    """The answer. ``asked_at`` and ``answered_at`` are by the operator's clock, ``began`` and ``ended`` by its own."""
+    """The answer. ``asked_at`` and ``answered_at``: by the operator's clock; ``began`` and ``ended``: by the box's."""
 
     asked_at: float = 0.0
     answered_at: float = 0.0

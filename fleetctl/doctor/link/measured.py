@@ -101,7 +101,8 @@ def pcie_rate(interface: Interface | None) -> float | None:
 def limits(measured: Measured) -> Iterator[str]:
     """What the measured bandwidth ends at, a sentence each, the most likely first."""
     best, speed = measured.best, measured.speed
-    if speed is not None and best.rate > MORE * speed:
+    fastest = max(flow.rate for flow in (*measured.there, *measured.back))
+    if speed is not None and fastest > MORE * speed:
         speed = None  # interfaces without hardware name a speed that means nothing
     if speed is not None and best.rate >= NEAR * speed:
         yield f"the link itself: {best.rate / speed:.0%} of the {speed / 1e9:g} Gbit/s that were negotiated"

@@ -53,7 +53,10 @@ class Owner(Seen):
 
 
 class MemoryTold(Seen):
-    """The answer. ``container``: the kernel's figures are those of the host, which has other boxes too."""
+    """The answer. ``container``: the kernel's figures are those of the host, which has other boxes too.
+
+    ``answered_at`` is by the operator's clock.
+    """
 
     container: bool = False
     meminfo: dict[str, int] = {}

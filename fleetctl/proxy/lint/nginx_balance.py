@@ -50,7 +50,7 @@ def round_robin(config: Config, _: Assumed) -> Iterator[Seen]:
         )
         shown = method.text if method else "round robin (the default)"
         place = method.place if method else upstream.block.place
-        yield Seen(place, f"upstream {upstream.name}", shown, outage, "least_conn; zone engines 64k")
+        yield Seen(place, f"upstream {upstream.name}", shown, outage, f"least_conn; zone {upstream.name} 64k")
 
 
 @RULES.rule(
@@ -78,7 +78,7 @@ def tied(config: Config, _: Assumed) -> Iterator[Seen]:
             )
             if method.name == "hash" and "consistent" not in method.args:
                 outage += " (without `consistent`: nearly all of them)"
-            write = "least_conn; zone engines 64k"
+            write = f"least_conn; zone {upstream.name} 64k"
             yield Seen(method.place, f"upstream {upstream.name}", method.text, outage, write)
 
 
