@@ -6,8 +6,8 @@ as a GB10 does (nvidia-smi says N/A), closed by fleetctl's firewall, with splits
 
 - ``found_on_healthy``: findings of `fleetctl doctor` on a pair of copies, many splits and many copies, each at rest and
   while clients use it.
-- ``planted``, ``faults_found``: the faults of `_faults.py`, symptoms that operators have reported, planted in one round
-  for each layout, and how many brought the findings that they have to.
+- ``planted``, ``faults_found``: the faults of `_faults.py` and `_faults_of_copies.py`, symptoms that operators have
+  reported, planted in one round for each layout, and how many brought the findings that they have to.
 - ``found_unplanted``: what was found besides. That a unit is down that a fault keeps down is not counted.
 - ``doctor_s``: `fleetctl doctor --json` on two healthy boxes with a copy each, as a whole process; connections are
   watched for 3 s of it.
@@ -48,20 +48,8 @@ from _common import (
     say_load,
     workspace,
 )
-from _faults import (
-    COPIES,
-    METADATA,
-    SAYS,
-    SKEWED,
-    SPLITS,
-    TOOLS,
-    UNIT_DOWN,
-    Fault,
-    in_replicas,
-    in_split,
-    master_port,
-    port_of,
-)
+from _faults import SAYS, SKEWED, SPLITS, UNIT_DOWN, Fault, in_split, master_port
+from _faults_of_copies import COPIES, TOOLS, in_replicas, port_of
 from _fleet import base_cache
 
 from fleetctl.errors import FleetError
@@ -260,7 +248,6 @@ class Measured:
             self.put(box.name, "/usr/local/bin/nvidia-smi", SMI, "755")
             for model in dict.fromkeys([*SPLITS, *COPIES]):
                 self.put(box.name, f"/opt/bench/{model}/bin/vllm", ENGINE, "755")
-            self.put(box.name, f"{SKEWED}/METADATA", METADATA % "0.12.0")
             self.put(box.name, f"{SKEWED}/RECORD", "")
         self.be_in("plain")
         self.well("pair of copies", ["chat"])
@@ -384,7 +371,9 @@ def found(fault: Fault, findings: Sequence[Found]) -> bool:
 
 def brings(fault: Fault, one: Found, code: str, where: str) -> bool:
     """It is the finding that a fault brings."""
-    place = (one["code"], one["box"]) == (code, fault.seen_on or fault.box) and one["where"].startswith(where)
+    place = (one["code"], one["box"]) == (code, fault.box if fault.seen_on == "" else fault.seen_on) and one[
+        "where"
+    ].startswith(where)
     return place and fault.evidence in "\n".join(one["evidence"])
 
 
@@ -392,7 +381,7 @@ def expected(one: Found, faults: Sequence[Fault]) -> bool:
     """A fault brings this finding, or keeps the unit down of which it tells."""
     return any(
         any(brings(fault, one, code, where) for code, where in fault.found)
-        or (one["code"] in UNIT_DOWN and (one["box"], one["where"]) == (fault.box, fault.unit))
+        or (one["code"] in UNIT_DOWN and one["where"] == fault.unit)
         for fault in faults
     )
 
