@@ -104,6 +104,7 @@ OF_HAPROXY = {
     "it does not start when a name does not resolve": "H40",
     "a file brings old addresses back": "H41",
 }
+CONFIG = "/etc/fleetctl/proxy/haproxy.cfg"
 OLD_STATES = """\
 import socket
 with socket.socket(socket.AF_UNIX) as admin:
@@ -288,6 +289,14 @@ def in_replicas(addresses: Mapping[str, str]) -> tuple[Fault, ...]:
                 run="systemctl enable -q haproxy",
             )
             for symptom, rule in OF_HAPROXY.items()
+        ),
+        Fault(
+            "the proxy's own file was edited: retries go to the same dead server",
+            "real",
+            "box1",
+            (("X01", CONFIG),),
+            evidence="H10",
+            run=f"sed -i 's/option redispatch 1/no option redispatch/' {CONFIG}",
         ),
         Fault(
             "a server-state file brings an old address back",

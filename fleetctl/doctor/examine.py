@@ -10,7 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleetctl.doctor.finding import Finding, by_weight
+from fleetctl.doctor.proxy.settings import LENGTHENS
 from fleetctl.doctor.scene import Family, Scene
+from fleetctl.doctor.units.kinds import DRIFT
 from fleetctl.errors import BoxError, FleetError
 from fleetctl.facts.types import Seen
 from fleetctl.remote.boxes import Boxes
@@ -27,7 +29,14 @@ def examine(boxes: Boxes, scene: Scene, families: Iterable[Family[Any]]) -> tupl
     wanted = list(families)
     answers, failed = _ask(boxes, scene, wanted)
     found = [finding for family in wanted for finding in family.find(scene, answers.get(family.name, {}))]
-    return by_weight(found, scene.fleet.boxes), failed
+    return by_weight(once(found), scene.fleet.boxes), failed
+
+
+def once(found: Iterable[Finding]) -> list[Finding]:
+    """Without edits of a file of which another family says, line by line, what harm they do."""
+    every = list(found)
+    harmful = {(one.box, one.where.rpartition(":")[0]) for one in every if one.code == LENGTHENS.code}
+    return [one for one in every if one.code != DRIFT.code or (one.box, one.where) not in harmful]
 
 
 def _ask(boxes: Boxes, scene: Scene, families: list[Family[Any]]) -> tuple[Answers, list[FleetError]]:

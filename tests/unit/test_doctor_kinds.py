@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fleetctl.doctor import explain, families
+from fleetctl.doctor.examine import once
+from fleetctl.doctor.finding import Finding
+from fleetctl.doctor.proxy.settings import CONFIG, LENGTHENS
+from fleetctl.doctor.units.kinds import DRIFT
 
 
 def test_codes_are_unique_and_every_kind_says_all_that_there_is_to_say() -> None:
@@ -26,3 +30,14 @@ def test_a_code_of_lint_is_explained_too() -> None:
 def test_when_a_box_was_asked_is_told_to_whom_it_concerns_and_is_no_word_of_anybody_else() -> None:
     told = {family.name: {"asked_at", "answered_at"} & set(family.told.model_fields) for family in families.FAMILIES}
     assert {name for name, fields in told.items() if fields} == {"box", "memory"}
+
+
+def test_an_edited_file_whose_harm_is_told_line_by_line_is_not_told_again_as_edited() -> None:
+    def edited(box: str, path: str) -> Finding:
+        return DRIFT.found(box, path, "it was edited", fix="fleetctl apply")
+
+    harm = LENGTHENS.found("a", f"{CONFIG}:93", "retries go to the same dead server", fix="fleetctl apply")
+    of_the_file = LENGTHENS.found(None, "proxy: retries", "0", fix="take it out")
+    others = [edited("b", CONFIG), edited("a", "/etc/fleetctl/bin/ready.py"), of_the_file]
+    assert once([edited("a", CONFIG), harm, *others]) == [harm, *others]
+    assert once([edited("a", CONFIG), *others]) == [edited("a", CONFIG), *others]
