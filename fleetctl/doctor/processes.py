@@ -211,13 +211,9 @@ def _by_hand(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
 
 
 def _ports(view: Settled, box: str) -> Iterator[Finding]:
-    facts, live = view.facts(box), view.scene.live
-    ours = {*facts.ours, *view.ranks(box), *view.unseen}
-    for port, what in wanted_ports(view.scene, box).items():
-        owner = facts.ports.get(port)
-        if owner is None or owner.engine or _allowed(owner, ours, live.superseded.get(box, ()), view, box):
-            continue
-        who = str(owner) if owner.pid else "a process that cannot be told"
+    wanted = wanted_ports(view.scene, box)
+    for port, owner in taken_ports(view, box).items():
+        what, who = wanted[port], str(owner) if owner.pid else "a process that cannot be told"
         unit = owner.unit if owner.unit and owner.unit.endswith(".service") else None
         yield PORT.found(
             box,
@@ -228,6 +224,18 @@ def _ports(view: Settled, box: str) -> Iterator[Finding]:
             if unit
             else f"ss -ltnp 'sport = :{port}' shows it; stop it, then fleetctl apply",
         )
+
+
+def taken_ports(view: Settled, box: str) -> dict[int, ProcessFacts]:
+    """Ports of the live layout that something else has on a box, with their owners."""
+    facts, live = view.facts(box), view.scene.live
+    ours = {*facts.ours, *view.ranks(box), *view.unseen}
+    owners = {port: facts.ports[port] for port in wanted_ports(view.scene, box) if port in facts.ports}
+    return {
+        port: owner
+        for port, owner in owners.items()
+        if not owner.engine and not _allowed(owner, ours, live.superseded.get(box, ()), view, box)
+    }
 
 
 def _allowed(owner: ProcessFacts, ours: set[str], superseded: tuple[str, ...], view: Settled, box: str) -> bool:

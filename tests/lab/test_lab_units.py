@@ -61,7 +61,7 @@ def until(what: Callable[[], object], why: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def fleet_of(lab: Lab, *, load_seconds: float = 1.0, load_limit: float = 30.0) -> Fleet:
+def fleet_of(lab: Lab, *, load_seconds: float = 1.0, load_limit: float = 30.0, stop_seconds: float = 0.0) -> Fleet:
     boxes = {
         box.name: {
             "address": box.address,
@@ -77,7 +77,11 @@ def fleet_of(lab: Lab, *, load_seconds: float = 1.0, load_limit: float = 30.0) -
         "weights_size": "1GiB",
         "context": 4096,
         "launch": {"venv": "/opt/standin"},
-        "environment": {"STANDIN_LOAD_SECONDS": str(load_seconds), "ODD": "100% $HOME \"'\\ x"},
+        "environment": {
+            "STANDIN_LOAD_SECONDS": str(load_seconds),
+            "STANDIN_STOP_SECONDS": str(stop_seconds),
+            "ODD": "100% $HOME \"'\\ x",
+        },
         "load_limit": load_limit,
         "stop_limit": 10,
     }
@@ -172,6 +176,28 @@ def test_a_copy_is_activating_until_it_answers_and_takes_the_place_of_what_ran_b
     # systemd gives as much of LimitNOFILE= as the kernel allows the box.
     soft = int(run(lab, "box2", f"grep 'open files' /proc/{pid}/limits").split()[3])
     assert soft > 1024
+
+
+SLOW = "[Service]\nExecStart=/bin/sh -c 'trap \"sleep 5; exit\" TERM; while :; do sleep 0.1; done'\n"
+
+
+@pytest.mark.parametrize("before", [COPY, "old-vllm.service"])
+def test_a_unit_starts_only_when_the_one_it_conflicts_with_is_gone_which_takes_5_s(lab: Lab, before: str) -> None:
+    # Without an ordering beside Conflicts= both would have the address, and the memory, for that long.
+    fleet = fleet_of(lab, stop_seconds=5)
+    run(lab, "box1", "cat > /etc/systemd/system/old-vllm.service", SLOW)
+    put(lab, render_layout(fleet, "split"), render_layout(fleet, "replicas"))
+    run(lab, "box1", f"systemctl start {before}")
+    wait_for(lab, "box1", before, "active")
+    run(lab, "box1", f"systemctl start --no-block {SPLIT}")
+    wait_for(lab, "box1", SPLIT, "activating")
+
+    def moment(unit: str, event: str) -> int:
+        return int(run(lab, "box1", f"systemctl show -P {event}TimestampMonotonic {unit}"))
+
+    stopping, gone = moment(before, "ActiveExit"), moment(before, "InactiveEnter")
+    assert gone - stopping > 4_000_000, "it took its time"
+    assert moment(SPLIT, "ExecMainStart") >= gone
 
 
 def test_a_split_is_ready_and_lost_as_one_and_comes_back_as_one(lab: Lab) -> None:

@@ -11,7 +11,10 @@ from planned import boxes_in, layout, office
 from fleetctl.doctor.engines.family import ask, find
 from fleetctl.doctor.engines.told import EnginesTold, EngineTold, ToolAnswer
 from fleetctl.doctor.finding import Finding
+from fleetctl.doctor.processes import ProcessesTold
+from fleetctl.doctor.processes import find as processes
 from fleetctl.doctor.scene import Scene
+from fleetctl.facts.types import ProcessFacts
 from fleetctl.onbox.engine_asking import counters
 from fleetctl.onbox.examine_engines import Log
 
@@ -251,6 +254,7 @@ def test_found_with_its_exact_fix(symptom: str) -> None:
     assert seen[0].evidence
 
 
+LOST = "[rank1]: Failed to recv, got 0 bytes. Connection was likely closed."
 DYING = CORE + "RayWorkerProc rank=[1] died unexpectedly, shutting down executor."
 NOTHING: dict[str, EngineTold] = {
     "nothing at all": told(),
@@ -291,6 +295,8 @@ NOTHING: dict[str, EngineTold] = {
     "drafts that are accepted": told(UP, looks=[{**ALIVE, "drafted": 40000.0, "accepted": 26000.0}] * 2),
     "too few drafts to tell": told(UP, looks=[{**ALIVE, "drafted": 8.0, "accepted": 0.0}] * 2),
     "a short queue": told(UP, FULL, FULL),
+    "a follower that is started anew with its head": told(STARTING, LOST, active="activating"),
+    "a follower that somebody stopped": told(*[LOST] * 40, active="inactive"),
     "an engine that was stopped": told(UP, "[shutdown] API server: shutdown triggered", active="inactive"),
 }
 
@@ -304,6 +310,30 @@ def test_a_cause_is_told_and_not_what_follows_from_it() -> None:
     taken = "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE"
     seen = found(told(taken, DYING, active="activating", restarts=4))
     assert [finding.code for finding in seen] == ["E06"]
+
+
+@pytest.mark.parametrize(
+    ("who", "codes"),
+    [
+        ("other.service", []),  # the port and who has it are a finding about processes
+        ("fleetctl-split-qwen.service", ["E06"]),
+    ],
+)
+def test_a_port_whose_owner_can_be_seen_is_told_once_with_its_owner(who: str, codes: list[str]) -> None:
+    live = layout("split")
+    owner = ProcessFacts(pid=77, comm="python3", unit=who, engine=None)
+    scene = Scene(office(), (live,), live, boxes_in(live, a={"ports": {29500: owner}}), {})
+    unit = told("port: 29500, useIpv6: false, code: -98, name: EADDRINUSE", DYING, active="activating", restarts=4)
+    one = EnginesTold(engines={"fleetctl-split-qwen.service": unit})
+    assert [finding.code for finding in find(scene, {"a": one})] == codes
+    of_processes = [finding.code for finding in processes(scene, {"a": ProcessesTold()})]
+    assert of_processes == ([] if codes else ["P04"])
+
+
+def test_a_head_that_says_for_hours_that_nobody_answers_is_told_once() -> None:
+    waits = CORE + "[parallel_state.py:1823] Init torch distributed begin."
+    seen = found(told(waits, *[CORE + BROADCAST] * 25, active="activating", every=60))
+    assert [finding.code for finding in seen] == ["E04"]
 
 
 def test_what_is_of_the_whole_engine_is_told_once() -> None:

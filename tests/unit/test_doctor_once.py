@@ -7,6 +7,8 @@ import pytest
 from fleetctl.doctor.families import kinds
 from fleetctl.doctor.finding import Finding
 from fleetctl.doctor.once import COVERED, once
+from fleetctl.doctor.proxy.settings import CONFIG, LENGTHENS
+from fleetctl.doctor.units.kinds import DRIFT
 
 UNIT = "fleetctl-split-qwen.service"
 
@@ -43,3 +45,14 @@ def test_what_two_families_see_is_told_once(one: Finding, other: Finding, left: 
 def test_what_covers_something_is_covered_by_nothing() -> None:
     assert set(COVERED) | set(COVERED.values()) <= set(kinds())
     assert not set(COVERED) & set(COVERED.values())
+
+
+def test_an_edited_file_whose_harm_is_told_line_by_line_is_not_told_again_as_edited() -> None:
+    def edited(box: str, path: str) -> Finding:
+        return DRIFT.found(box, path, "it was edited", fix="fleetctl apply")
+
+    harm = LENGTHENS.found("a", f"{CONFIG}:93", "retries go to the same dead server", fix="fleetctl apply")
+    of_the_file = LENGTHENS.found(None, "proxy: retries", "0", fix="take it out")
+    others = [edited("b", CONFIG), edited("a", "/etc/fleetctl/bin/ready.py"), of_the_file]
+    assert once([edited("a", CONFIG), harm, *others]) == [harm, *others]
+    assert once([edited("a", CONFIG), *others]) == [edited("a", CONFIG), *others]

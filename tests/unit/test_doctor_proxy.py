@@ -212,6 +212,19 @@ def test_a_server_that_is_not_as_the_layout_wants_it_is_told(change: dict[str, A
     assert said in one.evidence[0]
 
 
+@pytest.mark.parametrize("check", ["L7STS/500", "L7STS/503"])
+def test_a_dead_engine_answers_500_in_some_versions_and_503_in_others_and_is_started_anew(check: str) -> None:
+    of = scene()
+    proxy = of.observed["a"].proxy
+    assert proxy
+    before = proxy.servers["qwen/replicas-b"].model_copy(update={"status": "DOWN"})
+    proxy = proxy.model_copy(update={"servers": {**proxy.servers, "qwen/replicas-b": before}})
+    of.observed["a"] = of.observed["a"].model_copy(update={"proxy": proxy})
+    (one,) = found(of, {"a": running(REPLICAS, b={"status": "DOWN", "check": check})})
+    assert (one.code, one.fix) == ("X04", "`fleetctl restart b`")
+    assert one.evidence == (f"qwen/replicas-b is DOWN ({check}), although its engine runs",)
+
+
 @pytest.mark.parametrize(
     "facts",
     [

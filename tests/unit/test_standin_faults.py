@@ -55,6 +55,17 @@ def test_a_hanging_engine_is_healthy_and_its_requests_wait(engine: Running) -> N
     assert engine.complete().status_code == 200
 
 
+def test_a_starved_engine_is_healthy_says_that_requests_wait_and_starts_none(engine: Running) -> None:
+    engine.set(starved=True)
+    with engine.client.stream("POST", "/v1/completions", json={"prompt": "x", "stream": True}) as response:
+        assert (response.status_code, engine.health()) == (200, 200)
+        until("a request that waits", lambda: metric(metrics(engine), "vllm:num_requests_waiting") == 1)
+        assert metric(metrics(engine), "vllm:num_requests_running") == 0
+    engine.set()
+    until("no request left", lambda: metric(metrics(engine), "vllm:num_requests_waiting") == 0)
+    assert engine.complete().status_code == 200
+
+
 def test_a_prompt_fills_the_cache_while_it_is_read_and_nothing_else_tells_of_it(engine: Running) -> None:
     engine.set(prefill_seconds_per_token=10)
     with engine.client.stream("POST", "/v1/completions", json={"prompt": "x " * 2000, "stream": True}):

@@ -11,7 +11,9 @@ from fleetctl.doctor.engines.serving import serving
 from fleetctl.doctor.engines.starting import starting
 from fleetctl.doctor.engines.told import Case, EnginesTold, argument
 from fleetctl.doctor.finding import Finding
+from fleetctl.doctor.processes import taken_ports
 from fleetctl.doctor.scene import Family, Scene
+from fleetctl.doctor.settled import settled
 
 # What is said once of an engine, whichever of its ranks told it first.
 _ONCE = {kind.code for kind in (kinds.SKEW, kinds.PORT, kinds.SLOW_START, kinds.DEAD_LINK, kinds.LORA)}
@@ -31,12 +33,14 @@ def ask(scene: Scene, box: str) -> dict[str, Any] | None:
 def find(scene: Scene, told: Mapping[str, EnginesTold]) -> Iterator[Finding]:
     """Findings of the family."""
     said: set[tuple[str, str]] = set()
+    view = settled(scene)
+    taken = {box: frozenset(taken_ports(view, box)) for box in scene.observed} if view is not None else {}
     for engine in scene.live.engines:
         for rank in engine.ranks:
             unit = told[rank.box].engines.get(rank.unit) if rank.box in told else None
             if unit is None or scene.live.layout is None:
                 continue
-            case = Case(scene.fleet, scene.live.layout, engine, rank, unit)
+            case = Case(scene.fleet, scene.live.layout, engine, rank, unit, taken.get(engine.head.box, frozenset()))
             for finding in (*starting(case, scene.observed), *serving(case)):
                 if finding.code in _ONCE and (finding.code, engine.id) in said:
                     continue

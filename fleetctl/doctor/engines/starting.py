@@ -12,6 +12,7 @@ from fleetctl.facts.types import Observed
 
 PATIENCE = 60.0  # seconds that a head may wait for a follower
 REPEATED = 3  # broadcast lines in a row, one a minute, that are no compilation while the engine serves
+LOOPS = 3  # lines of a rank that lost its head: fewer are the last words of one that ends, and is started anew
 WHILE_LOADING = 20  # and while it loads: compiling for the first time was seen to take a quarter of an hour
 _PORT = re.compile(r"port: (\d+)|(?:on|to|at) \S*?[: ](?:port )?(\d{2,5})\b|:(\d{2,5})\b")
 _ADDRESS_IN_USE = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
@@ -20,11 +21,12 @@ _ADDRESS_IN_USE = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 def starting(case: Case, observed: Observed) -> Iterator[Finding]:
     """Findings about one rank. The cause, where the log names one, and else what can be seen."""
     causes = [] if case.told.runs else [*_causes(case)]
+    silence = [*_dead_link(case)]
     yield from causes
-    if not causes:
+    if not causes and not (case.told.lines("port") and not case.told.runs):
         yield from _broken(case)
-        yield from _alone(case, observed)
-    yield from _dead_link(case)
+        yield from [] if silence else _alone(case, observed)
+    yield from silence
 
 
 def _causes(case: Case) -> Iterator[Finding]:
@@ -39,7 +41,7 @@ def _causes(case: Case) -> Iterator[Finding]:
             "`fleetctl apply` alone puts the same ones on all",
         )
     if found := told.lines("port"):
-        yield _taken(case, found)
+        yield from _taken(case, found)
     if found := told.lines("slow_start"):
         limit = case.model.load_limit if case.model else 900.0
         more = round(max(limit, 600.0) * 2)
@@ -99,15 +101,17 @@ def _allowed_rank(rank: int) -> int:
     return next((value for value in (8, 16, 32, 64, 128, 256, 320, 512) if value >= rank), rank)
 
 
-def _taken(case: Case, found: Lines) -> Finding:
+def _taken(case: Case, found: Lines) -> Iterator[Finding]:
     line = next((one for one in found.lines if _ADDRESS_IN_USE.search(one)), "")
     ports = [int(next(filter(None, groups))) for groups in _PORT.findall(line)]
     engine = case.engine
     port = next((port for port in ports if port in engine.listens), ports[0] if ports else None)
+    if port in case.taken:
+        return
     what = engine.listens.get(port or 0, "a port")
     key = "port" if port == engine.port else "master_port"
     free = f"layouts: {{{case.layout}: {{{engine.model}: {{{key}: NUMBER}}}}}}"
-    return kinds.PORT.found(
+    yield kinds.PORT.found(
         case.box,
         case.unit,
         f"port {port if port is not None else '(not named)'}, {what}, is taken on {engine.head.box}",
@@ -127,7 +131,7 @@ def _broken(case: Case) -> Iterator[Finding]:
             *found.lines[:2],
             fix=f"`journalctl -u {case.unit}` on {_boxes(case)} and `journalctl -k` there say why; then {case.restart}",
         )
-    elif found := case.told.lines("lost"):
+    elif (found := case.told.lines("lost")).count >= LOOPS and case.told.active not in ("inactive", "failed"):
         yield kinds.LOST_HEAD.found(
             case.box,
             case.unit,

@@ -88,13 +88,17 @@ class EnginesTold(Seen):
 
 @dataclass(frozen=True)
 class Case:
-    """One rank of an engine of the live layout, and what its unit told."""
+    """One rank of an engine of the live layout, and what its unit told.
+
+    ``taken`` are ports of the head's box that something else has now: who it is, the family *processes* says.
+    """
 
     fleet: Fleet
     layout: str
     engine: Engine
     rank: Rank
     told: EngineTold
+    taken: frozenset[int] = frozenset()
 
     @property
     def box(self) -> str:

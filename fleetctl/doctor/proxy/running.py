@@ -24,7 +24,8 @@ DIFFERS = Kind(
     "them, one that is missing, and a configuration that is not the one of the layout",
     why="requests go where nobody expects them, or not to an engine that is ready",
     fix="`fleetctl apply` opens and closes servers and brings the configuration; what somebody changed in the running "
-    "proxy alone goes with `systemctl reload fleetctl-proxy`",
+    "proxy alone goes with `systemctl reload fleetctl-proxy`; an engine that runs and fails its check is started anew "
+    "with `fleetctl restart`",
     source="HAProxy's runtime API: show stat, show servers state",
 )
 NOT_APPLIED = Kind(
@@ -58,10 +59,12 @@ def running(scene: Scene, told: Mapping[str, ProxyTold]) -> Iterator[Finding]:
         if box in live.boxes and box in scene.observed and one.running is not None:
             for_apply = [*_configuration(scene, box), *_states(scene, box, live, one.running)]
             for_reload = [*_places(scene, live, one.running)]
-            differing = [*for_apply, *for_reload]
+            dead = dict(_dead(scene, box, one.running))
+            differing = [*for_apply, *for_reload, *dead]
             if differing:
                 reload = f"on {box}: `systemctl reload {live.unit}`, which loads its file again"
                 words = [*(["`fleetctl apply`"] if for_apply else []), *([reload] if for_reload else [])]
+                words += dict.fromkeys(dead.values())
                 yield DIFFERS.found(
                     box,
                     live.unit,
@@ -93,7 +96,8 @@ def _states(scene: Scene, box: str, live: ProxyConfig, seen: Running) -> Iterato
         if name not in there:
             yield f"{name} is missing"
         elif server.layout == scene.live.layout:
-            yield from _state(scene, box, name, engines.get(name), there[name])
+            says = _state(scene, box, name, engines.get(name), there[name])
+            yield from [says] if says and not there[name].failed else []
         elif there[name].up:
             yield f"{name}, which is not of this layout, gets requests"
     for name, other in there.items():
@@ -120,18 +124,27 @@ def _place(name: str, server: Server, there: RunningServer) -> Iterator[str]:
         yield f"{name} takes {there.maxconn or 'any number of'} requests at once instead of {server.maxconn}"
 
 
-def _state(scene: Scene, box: str, name: str, engine: Engine | None, there: RunningServer) -> Iterator[str]:
+def _dead(scene: Scene, box: str, seen: Running) -> Iterator[tuple[str, str]]:
+    """Engines that run and fail their check, with 500 or 503 or in silence, and the command that starts them anew."""
+    there = {server.id: server for server in seen.servers}
+    for engine in scene.live.engines:
+        name = f"{engine.backend}/{engine.server}"
+        if name in there and there[name].failed and (says := _state(scene, box, name, engine, there[name])):
+            yield says, f"`fleetctl restart {engine.model if engine.kind == 'split' else engine.head.box}`"
+
+
+def _state(scene: Scene, box: str, name: str, engine: Engine | None, there: RunningServer) -> str | None:
     """An engine that runs and gets nothing, by both looks: a server that has only just come up is none."""
     proxy = scene.observed[box].proxy
     before = proxy.servers.get(name) if proxy else None
     if engine is None or there.up or before is None or before.up or not _runs(scene.live, engine, scene):
-        return
+        return None
     facts = [scene.observed[rank.box] for rank in engine.ranks]
     if any(_kept_out(one, rank.unit) for one, rank in zip(facts, engine.ranks, strict=True)):
-        return
+        return None
     check = f" ({there.check})" if there.check else ""
     weight = " with weight 0" if there.status.startswith("UP") else ""
-    yield f"{name} is {there.status}{weight}{check}, although its engine runs"
+    return f"{name} is {there.status}{weight}{check}, although its engine runs"
 
 
 def _runs(live: Release, engine: Engine, scene: Scene) -> bool:

@@ -30,6 +30,11 @@ class RunningServer(Seen):
         """It takes new requests."""
         return self.status.startswith("UP") and self.weight > 0
 
+    @property
+    def failed(self) -> bool:
+        """It does not pass its check."""
+        return self.status.startswith("DOWN")
+
 
 class Running(Seen):
     """The running HAProxy."""

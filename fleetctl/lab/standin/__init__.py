@@ -40,6 +40,8 @@ FAULTS, off by default:
 | health_lies              | /health answers 200, every completion 500; the engine stays up            |
 | hang                     | the engine core stops: /health and /metrics answer, the second with the   |
 |                          | numbers of the core's last step; completions wait for ever                |
+| starved                  | the engine core starts no request: they wait for ever, and /metrics and   |
+|                          | the log say so, with none running                                         |
 | die_at_first_request     | the next completion answers 500, then the engine exits with status 1      |
 | die_at_request: N        | the same at the Nth completion since the start                            |
 | exit_during_load: X      | engine core fails X seconds into loading; traceback, status 1             |

@@ -165,7 +165,7 @@ class Engine:
 
     def admit(self, settings: Settings) -> None:
         """Move waiting requests to running while slots and cache allow."""
-        while self.waiting and len(self.running) < self.args.max_num_seqs:
+        while self.waiting and len(self.running) < self.args.max_num_seqs and not settings.starved:
             used = sum(g.prompt_tokens + g.made for g in self.running)
             generation = self.waiting[0]
             if self.running and used + generation.prompt_tokens > self.cache_tokens:

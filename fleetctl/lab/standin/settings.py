@@ -40,6 +40,7 @@ class Settings:
     orphans: bool = False
     health_lies: bool = False
     hang: bool = False
+    starved: bool = False
     die_at_first_request: bool = False
     die_at_request: int = 0
     exit_during_load: float | None = None
