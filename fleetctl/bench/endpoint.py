@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fleetctl.errors import SpecError
+from fleetctl.spec import endpoint as written
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,7 @@ class Endpoint:
     @property
     def authority(self) -> str:
         """Host and port, as in a Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+        return written.Endpoint(self.tls, self.host, self.port, "/").authority
 
     @property
     def url(self) -> str:
@@ -44,16 +44,8 @@ class Endpoint:
 def parse_endpoint(url: str, api_key: str | None = None) -> Endpoint:
     """The endpoint of a base URL; without a path ``/v1`` is meant. Raises SpecError for what is none."""
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        bare = not urlsplit(url).path.strip("/")
+        found = written.parse_endpoint(f"{url.rstrip('/')}/v1" if bare else url)
     except ValueError as error:
-        raise SpecError(f"{url} is no URL: {error}") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SpecError(f"{url} is no URL of an endpoint", hint="write like http://10.0.0.11:8000/v1")
-    if parts.username or parts.password:
-        raise SpecError("a URL with a password in it shows in the list of processes", hint="use --api-key-env NAME")
-    if parts.query or parts.fragment:
-        raise SpecError(f"{url}: an endpoint has no ? and no #")
-    tls = parts.scheme == "https"
-    path = parts.path.rstrip("/") or "/v1"
-    return Endpoint(parts.hostname, port or (443 if tls else 80), path, tls, api_key=api_key)
+        raise SpecError(f"{url.rpartition('@')[2]}: {error}") from error
+    return Endpoint(found.host, found.port, found.path.rstrip("/"), found.tls, api_key=api_key)

@@ -5,8 +5,8 @@ only wait longer, or slow each other down. The search climbs by doubling until t
 measures where its answer could still be wrong, until that is unlikely.
 
 Two flat ends are no knee. Where the engine itself runs no more at once than its own limit, the curve is flat because
-others wait in the engine's queue. And where throughput still rises at the highest concurrency that may be measured, there
-is none in range.
+others wait in the engine's queue. And where throughput still rises at the highest concurrency that may be measured,
+there is none in range.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fleetctl.bench.curve import Belief, believe
 
 NEARLY_ALL = 0.98  # of the highest throughput: what the knee gives
 GOOD_ENOUGH = 0.97  # of it: what the answer must give, in nearly all of the curves that are possible
-SURE = 0.9  # of the possible curves that agree
+SURE = 0.95  # of the possible curves that agree
 RISE = 1.06  # a doubling that gains less does not rise
-FALL = 0.85  # throughput that fell to this is past the knee without another look
+FALL = 0.85  # of the throughput before: what fell to this is past the knee, when a second look at it says so too
 FIRST_NOISE = 0.05  # relative noise of a measurement, until repeats tell
 MOST_PROBES = 24
 FULL = 0.9  # share of the requests sent at once that the engine runs, below which its own limit holds
@@ -133,7 +133,22 @@ def next_step(points: Sequence[Point], within: Range) -> Probe | Answer:
         return Probe(
             at, f"{belief.rungs[choice]} looks best so far, and {1 - sure:.0%} of what is possible says otherwise"
         )
+    unsure = _rests_on_one(rungs[choice], usable)
+    if unsure is not None and len(points) < within.probes:
+        return Probe(unsure, f"the answer, {rungs[choice]}, rests on it")
     return _answer(belief, choice, sure, usable, within, limit)
+
+
+def _rests_on_one(chosen: int, points: Sequence[Point]) -> int | None:
+    """What decides and was measured less than twice: the answer itself, or what was measured next below it.
+
+    One measurement may have met something else that the box did just then.
+    """
+    below = max((point.concurrency for point in points if point.concurrency < chosen), default=None)
+    for rung in (below, chosen):
+        if rung is not None and sum(point.concurrency == rung for point in points) < 2:
+            return rung
+    return None
 
 
 @dataclass(frozen=True)
@@ -182,10 +197,9 @@ def _climb(points: Sequence[Point], top: int, limit: Limit | None) -> Probe | No
     if below:
         before = max(below)
         gain = mean[reached] / mean[before]
-        if gain < FALL:
-            return None
         if gain < RISE:
-            for rung in (reached, before):
+            # One look may have met something else that the box did just then.
+            for rung in (reached,) if gain < FALL else (reached, before):
                 if sum(point.concurrency == rung for point in points) < 2:
                     return Probe(rung, f"{reached} gives no more than {before}: once more, to be sure")
             return None

@@ -86,6 +86,10 @@ class Prompts:
         answer = self.mix.answer.draw(self._rng) if self.mix.answer else 0
         return self.request(self.mix.prompt.draw(self._rng), answer)
 
+    def answering(self, answer_tokens: int) -> Request:
+        """One request with a prompt of the mix, and an answer of a given length where the mix has answers."""
+        return self.request(self.mix.prompt.draw(self._rng), answer_tokens if self.mix.answer else 0)
+
     def request(self, prompt_tokens: int, answer_tokens: int) -> Request:
         """One request with a prompt of its own; ``prompt_tokens`` are those beside the shared ones."""
         text = f"{self._shared}{next(self._names)} {self._stretch(self.counting.words(prompt_tokens))}"

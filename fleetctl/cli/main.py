@@ -12,6 +12,7 @@ import typer
 from fleetctl import __version__
 from fleetctl.cli import (
     apply,
+    bench,
     capacity,
     cutover,
     doctor,
@@ -26,6 +27,7 @@ from fleetctl.cli import (
     rollback,
     schema,
     status,
+    tune,
 )
 
 app = typer.Typer(
@@ -66,6 +68,8 @@ app.command("rollback")(rollback.rollback)
 app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
+app.command("tune")(tune.tune)
+app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
