@@ -204,7 +204,7 @@ def beside_guidellm(folder: Path, binary: Path, rounds: int) -> dict[str, Figure
             text = f"{number} " + " ".join(rng.choice(["one", "two", "three", "four", "five"]) for _ in range(80))
             file.write(json.dumps({"prompt": text, "output_tokens_count": mix.answer.draw(rng)}) + "\n")
     arguments = ["--max-num-seqs", "256", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
-    settings = {"load_seconds": 0.1, "memory_bytes": 1 << 20, "prefill_seconds_per_token": 0, "speed": 4.0}
+    settings = {"load_seconds": 0.1, "memory_bytes": 1 << 20, "prefill_seconds_per_token": 0, "speed": 8.0}
     ratios: dict[str, list[float]] = {"tokens": [], "requests": []}
     with standin(folder, *arguments, **settings) as engine:
         bench = Bench(parse_endpoint(engine.url), mix)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FLAT = 0.995  # of the most: curves are no higher than that by chance
+LEAST = 1e-3  # of the most: what counts for less, or for nothing at all
 MISFIT = (0.02, 0.05)  # by how much a real curve differs from such a model, as a share of it: up to a doubling away
 # from the knee, and what is added for each further one. What is far away says little of the knee.
 
@@ -45,9 +46,9 @@ class Belief:
 def believe(
     measured: Sequence[tuple[int, float]], rungs: Sequence[int], noise: float, *, curves: int = 300, seed: int = 0
 ) -> Belief:
-    """The belief after measurements (concurrency, throughput above 0) whose relative noise is ``noise``."""
-    scale = max(throughput for _, throughput in measured)
-    logs = [math.log(throughput / scale) for _, throughput in measured]
+    """The belief after measurements (concurrency, throughput) whose relative noise is ``noise``."""
+    scale = max(throughput for _, throughput in measured) or 1.0
+    logs = [math.log(max(throughput / scale, LEAST)) for _, throughput in measured]
     fits = []
     for index, rung in enumerate(rungs):
         aways = [math.log2(n / rung) for n, _ in measured]

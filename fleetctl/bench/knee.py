@@ -21,7 +21,7 @@ from fleetctl.bench.curve import Belief, believe
 
 NEARLY_ALL = 0.98  # of the highest throughput: what the knee gives
 GOOD_ENOUGH = 0.97  # of it: what the answer must give, in nearly all of the curves that are possible
-SURE = 0.95  # of the possible curves that agree
+SURE = 0.9  # of the possible curves that agree
 RISE = 1.06  # a doubling that gains less does not rise
 FALL = 0.85  # of the throughput before: what fell to this is past the knee, when a second look at it says so too
 FIRST_NOISE = 0.05  # relative noise of a measurement, until repeats tell
@@ -196,7 +196,7 @@ def _climb(points: Sequence[Point], top: int, limit: Limit | None) -> Probe | No
     below = [rung for rung in mean if rung <= reached / 2]
     if below:
         before = max(below)
-        gain = mean[reached] / mean[before]
+        gain = mean[reached] / mean[before] if mean[before] else math.inf
         if gain < RISE:
             # One look may have met something else that the box did just then.
             for rung in (reached,) if gain < FALL else (reached, before):

@@ -60,8 +60,8 @@ def show_knee(told: Told, out: Console) -> None:
     out.print(Text(f"{doubt}; {told.tuned.requests} requests were counted", style="dim"))
     if answer.kind is Kind.LIMIT:
         flag = f"arguments: [--max-num-seqs, {4 * answer.concurrency}]"
-        told = f"to look beyond, let the engine run more: {flag} in fleet.yaml, `fleetctl apply`, and tune again"
-        out.print(told, markup=False)
+        way = f"to look beyond, let the engine run more: {flag} in fleet.yaml, `fleetctl apply`, and tune again"
+        out.print(way, markup=False)
     if answer.kind is Kind.NONE_IN_RANGE:
         out.print(f"to look beyond: --most {4 * answer.concurrency}", markup=False)
 

@@ -88,7 +88,7 @@ def reached(subject: Subject, engine: Engine) -> Iterator[Way]:
         took = round_trip(through)
         told = (
             f"through the SSH connection to {box}, since {plain.authority} does not answer from here: a round trip "
-            f"takes {1000 * took:.1f} ms, which is in every first token, and every piece of an answer costs this machine CPU"
+            f"takes {1000 * took:.1f} ms, which is in every first token; encrypting every piece costs this machine CPU"
         )
         yield Way(through, told, took)
 

@@ -94,9 +94,9 @@ def with_concurrency(
             for key in place:
                 here = _mapping(here, key)
             edited = _with_key(edited, here, "concurrency", str(concurrency))
-        after = parse_fleet(edited, source)
     except SpecError as error:
         raise _by_hand(settings, source, name) from error
+    after = parse_fleet(edited, source)  # what the file has no room for is said of the value itself
     if after != before.model_copy(update={"layouts": {**before.layouts, layout: wanted}}):
         raise _by_hand(settings, source, name)
     return edited
