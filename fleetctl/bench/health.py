@@ -13,7 +13,6 @@ from fleetctl.bench.percentiles import percentile
 BEAT = 0.02  # seconds between two looks at the clock
 MOST_CPU = 0.9  # share of one core; Python uses no second one
 MOST_LAG = 0.025  # seconds, at the 99th percentile; also a tenth of the median wait for a first token
-MOST_STEAL = 0.1  # share of the wall time that the generator was ready to run and did not
 
 
 @dataclass(frozen=True)

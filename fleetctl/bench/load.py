@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -50,7 +51,10 @@ class Run:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the fastest event loop that there is."""
+    """Run a coroutine on the fastest event loop that there is, with as many connections as the system lets it have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
@@ -62,11 +66,10 @@ async def closed_loop(
     *,
     warm_up: float,
     duration: float,
-    tick: Callable[[], object] | None = None,
 ) -> Run:
     """So many clients for ``warm_up`` and ``duration`` seconds; what is still under way then is cut off.
 
-    ``tick`` is called about ten times a second, in the window alone. Raises LoadError when nothing is answered.
+    Raises LoadError when nothing is answered.
     """
     run = Run(Window(), concurrency=clients)
     begin = time.perf_counter()
@@ -89,8 +92,6 @@ async def closed_loop(
             while (left := run.window.end - time.perf_counter()) > 0:
                 await asyncio.sleep(min(left, 0.1))
                 _give_up_if_hopeless(run)
-                if tick is not None and run.window.has(time.perf_counter()):
-                    tick()
         finally:
             run.cut = list(asker.under_way)
             await _end(tasks)
@@ -157,6 +158,10 @@ def _give_up_if_hopeless(run: Run) -> None:
 
 def nothing_answered(exchanges: list[Exchange]) -> LoadError:
     """The error of a run in which every request failed, with the commonest kind and what the server said."""
+    if not exchanges:
+        return LoadError(
+            "no request was answered in all the time", hint="does the engine hang? or take a longer --duration"
+        )
     kind, _ = Counter(exchange.error or "no answer" for exchange in exchanges).most_common(1)[0]
     said = next((exchange.said for exchange in exchanges if exchange.error == kind and exchange.said), "")
     return LoadError(f"not one of {len(exchanges)} requests was answered: {kind}", hint=said or None)
@@ -171,7 +176,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _watched(run: Run, asker: Asker) -> Any:
+async def _watched(run: Run, asker: Asker) -> AsyncIterator[None]:
     """Watch the generator while it works, in the window alone, and close its connections afterwards."""
     pulse = Pulse()
     loop = asyncio.get_running_loop()
@@ -193,5 +198,5 @@ async def _watched(run: Run, asker: Asker) -> Any:
     waits = [e.first - e.sent for e in run.exchanges if e.first is not None and not e.error]
     late = [e.sent - e.intended for e in run.exchanges if run.window.has(e.intended)] if run.concurrency is None else []
     run.generator = judge(cpu[0] if cpu else pulse.cpu(), pulse.lags, late, percentile(waits, 50))
-    if not any(e.first is not None for e in (*run.exchanges, *run.cut)) and run.exchanges:
+    if not any(e.first is not None for e in (*run.exchanges, *run.cut)):
         raise nothing_answered(run.exchanges)

@@ -200,6 +200,11 @@ def test_when_nothing_is_answered_it_ends_and_says_why() -> None:
     assert caught.value.hint == '{"error": "out of memory"}'
 
 
+def test_an_engine_that_hangs_is_no_figure() -> None:
+    with Answering(says_nothing) as server, pytest.raises(LoadError, match="no request was answered in all the time"):
+        bench(server).closed(2, warm_up=0, duration=0.5)
+
+
 def test_prompts_are_as_long_as_the_engine_counts_and_each_begins_otherwise() -> None:
     mix = Mix(name="m", prompt=Lengths(median=300, mean=330, least=100, most=900), answer=Lengths(median=9, mean=9))
     with Answering() as server:
