@@ -50,7 +50,7 @@ from fleetctl.bench.target import Bench
 from fleetctl.bench.tune import search, warm_up_for
 from fleetctl.errors import FleetError
 
-SPEED = 20.0  # times the curves' tokens per second: a minute of an engine in three seconds
+SPEED = 20.0  # times the curves' tokens per second: 40 s of an engine in two seconds
 NOISE = 0.05
 MOST = 64
 REPEATS = 3  # of a full sweep
@@ -109,7 +109,7 @@ def cases(seed: int) -> list[Case]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure the search for the knee, and the load generator.")
     parser.add_argument("--seed", type=int, default=6, help="of the generated curves and of the noise")
-    parser.add_argument("--duration", type=float, default=3.0, help="seconds of each measurement of a search")
+    parser.add_argument("--duration", type=float, default=2.0, help="seconds of each measurement of a search")
     parser.add_argument("--rounds", type=int, default=3, help="rounds beside guidellm")
     parser.add_argument("--guidellm", type=Path, help="a guidellm that is installed; default: installed for this")
     parser.add_argument("--only", action="append", choices=("knee", "guidellm", "generator"))

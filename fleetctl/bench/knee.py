@@ -24,6 +24,7 @@ GOOD_ENOUGH = 0.97  # of it: what the answer must give, in nearly all of the cur
 SURE = 0.9  # of the possible curves that agree
 RISE = 1.06  # a doubling that gains less does not rise
 FALL = 0.85  # of the throughput before: what fell to this is past the knee, when a second look at it says so too
+EXACT = 0.03  # relative: how exact the means must be that decide
 FIRST_NOISE = 0.05  # relative noise of a measurement, until repeats tell
 MOST_PROBES = 24
 FULL = 0.9  # share of the requests sent at once that the engine runs, below which its own limit holds
@@ -133,22 +134,23 @@ def next_step(points: Sequence[Point], within: Range) -> Probe | Answer:
         return Probe(
             at, f"{belief.rungs[choice]} looks best so far, and {1 - sure:.0%} of what is possible says otherwise"
         )
-    unsure = _rests_on_one(rungs[choice], usable)
+    unsure = _rests_on_one(belief.rungs, choice, usable)
     if unsure is not None and len(points) < within.probes:
         return Probe(unsure, f"the answer, {rungs[choice]}, rests on it")
     return _answer(belief, choice, sure, usable, within, limit)
 
 
-def _rests_on_one(chosen: int, points: Sequence[Point]) -> int | None:
-    """What decides and was measured less than twice: the answer itself, or what was measured next below it.
+def _rests_on_one(rungs: Sequence[int], choice: int, points: Sequence[Point]) -> int | None:
+    """What decides and was measured too seldom: the answer itself, and its neighbours; the least of them first.
 
-    One measurement may have met something else that the box did just then.
+    Twice at least, since one measurement may have met something else that the box did just then; and so often that the
+    mean is as exact as the difference that matters.
     """
-    below = max((point.concurrency for point in points if point.concurrency < chosen), default=None)
-    for rung in (below, chosen):
-        if rung is not None and sum(point.concurrency == rung for point in points) < 2:
-            return rung
-    return None
+    enough = max(2, math.ceil((noise(points) / EXACT) ** 2))
+    rests = [rungs[rung] for rung in (choice, choice - 1, choice + 1) if 0 <= rung < len(rungs)]
+    often = {rung: sum(point.concurrency == rung for point in points) for rung in rests}
+    seldom = min(rests, key=often.__getitem__)
+    return seldom if often[seldom] < enough else None
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,8 @@ def _answer(
         if last < 0.95 * best:
             why = f"throughput falls beyond it, by {1 - last / best:.0%} at {rungs[-1]}"
         else:
-            why = f"throughput is flat beyond it: {last / mean[choice] - 1:+.0%} at {rungs[-1]}"
+            more = round(100 * (last / mean[choice] - 1))
+            why = f"throughput is flat beyond it: {f'{more:+d}% more' if more else 'the same'} at {rungs[-1]}"
         why += _slower(points, chosen)
     return Answer(chosen, kind, mean[choice], sure, why, number, curve)
 
