@@ -31,6 +31,7 @@ _TEXT = (
 _WORDS = _TEXT.split()
 _LONGEST = 1 << 15  # words of random text; a longer prompt takes it several times
 _PROBES = (24, 424)  # words of the two prompts that show how the engine counts
+_MOST_PER_WORD = 8  # tokens; a small vocabulary has several for a word
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,20 @@ class Counting:
     added: float = 8.0
 
     @classmethod
-    def learned(cls, short: int, long: int) -> Counting:
-        """From the prompt tokens that it counted for the prompts of `probes`."""
-        per_word = max(0.2, (long - short) / (_PROBES[1] - _PROBES[0]))
-        return cls(per_word, max(0.0, short - per_word * _PROBES[0]))
+    def learned(cls, short: tuple[int, int], long: tuple[int, int]) -> Counting:
+        """From two prompts, each as its words and the tokens that the engine counted for it."""
+        per_word = max(0.2, (long[1] - short[1]) / (long[0] - short[0]))
+        return cls(per_word, max(0.0, short[1] - per_word * short[0]))
 
     def words(self, tokens: float) -> int:
         """Words that make about so many tokens."""
         return max(4, round((tokens - self.added) / self.per_word))
+
+
+def probe_words(context: int | None) -> tuple[int, int]:
+    """Words of two prompts that show how an engine counts, and that its context has room for."""
+    short, long = _PROBES
+    return short, long if context is None else max(short + 16, min(long, context // _MOST_PER_WORD))
 
 
 @dataclass(frozen=True)
@@ -95,12 +102,9 @@ class Prompts:
         text = f"{self._shared}{next(self._names)} {self._stretch(self.counting.words(prompt_tokens))}"
         return self._request(text, prompt_tokens + self.mix.shared, answer_tokens, stream=self.stream)
 
-    def probes(self) -> tuple[Request, Request]:
-        """Two requests whose prompts have known numbers of words, for `Counting.learned`."""
-        short, long = (
-            self._request(f"{next(self._names)} {self._stretch(words - 3)}", 0, 1, stream=False) for words in _PROBES
-        )
-        return short, long
+    def probe(self, words: int) -> Request:
+        """A request whose prompt has so many words."""
+        return self._request(f"{next(self._names)} {self._stretch(words - 3)}", 0, 1, stream=False)
 
     def _request(self, text: str, prompt_tokens: int, answer_tokens: int, *, stream: bool) -> Request:
         model = json.dumps(self.dialect.model)

@@ -16,7 +16,7 @@ from fleetctl.bench.gauges import Gauges
 from fleetctl.bench.knee import Point
 from fleetctl.bench.load import Run, closed_loop, open_loop, poisson, run
 from fleetctl.bench.mix import Mix
-from fleetctl.bench.prompts import Counting, Dialect, Prompts
+from fleetctl.bench.prompts import Counting, Dialect, Prompts, probe_words
 from fleetctl.bench.summary import Summary, Target, summarize
 from fleetctl.errors import FleetError
 
@@ -176,10 +176,11 @@ async def _meet(endpoint: Endpoint, mix: Mix, model: str | None) -> Met:
         name, context = await _model(asker, model)
         notes = []
         dialect = Dialect(name)
-        short, long = await _asked(asker, mix, dialect)
+        words = probe_words(context)
+        short, long = await _asked(asker, mix, dialect, words)
         if short.status in (400, 422) and mix.kind == "chat":
             plain = replace(dialect, exact=False)
-            short, long = await _asked(asker, mix, plain)
+            short, long = await _asked(asker, mix, plain, words)
             if short.error is None:
                 dialect = plain
                 notes.append(
@@ -191,15 +192,16 @@ async def _meet(endpoint: Endpoint, mix: Mix, model: str | None) -> Met:
         if short.prompt_tokens is None or long.prompt_tokens is None or long.prompt_tokens <= short.prompt_tokens:
             notes.append("it does not say how many tokens a prompt has: one for each word is assumed")
             return Met(dialect, Counting(), context, tuple(notes))
-        return Met(dialect, Counting.learned(short.prompt_tokens, long.prompt_tokens), context, tuple(notes))
+        counting = Counting.learned((words[0], short.prompt_tokens), (words[1], long.prompt_tokens))
+        return Met(dialect, counting, context, tuple(notes))
     finally:
         asker.close()
 
 
-async def _asked(asker: Asker, mix: Mix, dialect: Dialect) -> tuple[Exchange, Exchange]:
-    short, long = Prompts(mix.model_copy(update={"shared": 0}), dialect, Counting()).probes()
-    first = await asker.ask(short, Window())
-    return first, first if first.error else await asker.ask(long, Window())
+async def _asked(asker: Asker, mix: Mix, dialect: Dialect, words: tuple[int, int]) -> tuple[Exchange, Exchange]:
+    prompts = Prompts(mix.model_copy(update={"shared": 0}), dialect, Counting())
+    short = await asker.ask(prompts.probe(words[0]), Window())
+    return short, short if short.error else await asker.ask(prompts.probe(words[1]), Window())
 
 
 async def _model(asker: Asker, model: str | None) -> tuple[str, int | None]:
