@@ -58,10 +58,11 @@ def believe(
     weights = [math.exp(fit.evidence - most) for _, fit in fits]
     rng = random.Random(seed)
     chosen = rng.choices(fits, weights, k=curves)
+    aways_from = [[math.log2(n / rung) for n in rungs] for rung in rungs]
     drawn = []
     for bend, fit in chosen:
         coefficients = fit.draw(rng)
-        drawn.append(tuple(scale * math.exp(_height(coefficients, math.log2(n / rungs[bend]))) for n in rungs))
+        drawn.append(tuple(scale * math.exp(_height(coefficients, away)) for away in aways_from[bend]))
     # Of a flat top the first rung counts.
     tops = (next(i for i, value in enumerate(curve) if value >= FLAT * max(curve)) for curve in drawn)
     return Belief(tuple(rungs), tuple(drawn), tuple(tops))
@@ -69,7 +70,8 @@ def believe(
 
 def _height(coefficients: Sequence[float], away: float) -> float:
     """The logarithm of the curve, ``away`` doublings from its knee."""
-    return sum(one * factor for one, factor in zip(coefficients, _row(away), strict=True))
+    top, slope, bend, fall, level = coefficients
+    return top + (slope + bend * away) * away if away <= 0 else top + (level * away - fall) * away
 
 
 def _precision(away: float, noise: float) -> float:
