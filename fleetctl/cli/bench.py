@@ -104,11 +104,11 @@ def bench(
     recording = read_recording(replay) if replay else None
     kind = mix_of(mix, shared_prefix)
     ways: dict[str, Any] = {"fleet": fleet, "via": via, "accept_new": accept_new, "ssh_config": ssh_config}
-    with endpoint_of(name, against, api_key_env, proxy=proxy, yes=yes, json=json, **ways) as (endpoint, what):
+    with endpoint_of(name, against, api_key_env, proxy=proxy, yes=yes, json=json, **ways) as (endpoint, what, served):
         under_test = Bench(
             endpoint,
             kind,
-            model=model,
+            model=model or served,
             seed=seed,
             timeout=time_of("--timeout", timeout, least=0.1),
             stream=not whole,
@@ -223,8 +223,13 @@ def endpoint_of(
     via: str | None,
     accept_new: bool,
     ssh_config: Path | None,
-) -> Iterator[tuple[Endpoint, str]]:
-    """What is to be measured, and its name. An engine that serves is loaded only when the operator agrees."""
+) -> Iterator[tuple[Endpoint, str, str | None]]:
+    """What is to be measured, its name, and the model to ask it for (None: the first that it serves).
+
+    An engine that serves is loaded only when the operator agrees.
+    """
+    from dataclasses import replace
+
     from fleetctl.errors import SpecError
 
     if against is not None:
@@ -233,7 +238,7 @@ def endpoint_of(
         if name is not None or proxy:
             raise SpecError("--against names the endpoint: no model or engine of the fleet, and no --through-proxy")
         endpoint = parse_endpoint(against, key_of(api_key_env))
-        yield endpoint, endpoint.url
+        yield endpoint, endpoint.url, None
         return
     from fleetctl.cli.session import open_fleet
     from fleetctl.run.benching import reached, standing, through_proxy
@@ -244,14 +249,15 @@ def endpoint_of(
         if proxy:
             way = through_proxy(subject, found)
             say(way.told, json=json)
-            yield way.endpoint, "proxy"
+            yield way.endpoint, "proxy", found.engines[0].served_as[0]
             return
         if len(found.engines) > 1:
             names = ", ".join(engine.id for engine in found.engines)
             raise SpecError(f"there are several: {names}", hint="name one, or take --through-proxy for all of them")
         with reached(subject, found.engines[0]) as way:
             say(f"{found.engines[0].id}, {way.told}", json=json)
-            yield way.endpoint, found.engines[0].id
+            endpoint = replace(way.endpoint, api_key=key_of(api_key_env))
+            yield endpoint, found.engines[0].id, found.engines[0].served_as[0]
 
 
 def agree(serving: list[str], *, yes: bool) -> None:

@@ -59,6 +59,8 @@ def tune(
     Each copy is measured directly and alone, one after the other. Nothing is changed on the boxes; with --write
     fleet.yaml gets the answer, and `fleetctl apply` brings it there.
     """
+    from dataclasses import replace
+
     from fleetctl.bench.report import write_report
     from fleetctl.cli.output import console, emit
     from fleetctl.cli.session import open_fleet
@@ -90,7 +92,8 @@ def tune(
             for engine in there.engines:
                 with reached(subject, engine) as way:
                     say(f"{engine.id}, {way.told}", json=json)
-                    found.append(_tuned(way.endpoint, engine.id, **ways))
+                    own = replace(way.endpoint, api_key=key_of(api_key_env))
+                    found.append(_tuned(own, engine.id, **{**ways, "model": model or engine.served_as[0]}))
     for told in found:
         if json:
             emit("tuned", **event(told))

@@ -83,6 +83,8 @@ def reached(subject: Subject, engine: Engine) -> Iterator[Way]:
         yield Way(plain, f"directly at {plain.authority}: a round trip takes {1000 * took:.1f} ms", took)
         return
     box = engine.head.box
+    if box in subject.unreachable:
+        raise subject.unreachable[box]
     with subject.boxes[box].tunnel(engine.address, engine.port) as path:
         through = replace(plain, socket=path)
         took = round_trip(through)

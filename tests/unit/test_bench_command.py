@@ -26,7 +26,7 @@ from fleetctl.bench.replay import Recording, answer_tokens, from_log, read_recor
 from fleetctl.bench.report import Told, write_report
 from fleetctl.bench.tune import Tuned
 from fleetctl.cli.show_knee import bar, show_knee
-from fleetctl.errors import RefusedError, SpecError
+from fleetctl.errors import BoxError, RefusedError, SpecError
 from fleetctl.facts.types import Drained
 from fleetctl.onbox.proxyrequests import _request
 from fleetctl.run import benching
@@ -250,6 +250,15 @@ def test_a_name_that_nothing_has_and_a_fleet_without_a_layout_are_refused(monkey
     assert "qwen" in (caught.value.hint or "")
     with pytest.raises(RefusedError, match="no layout is live"):
         standing(None, monkeypatch, live=False)
+
+
+def test_an_engine_that_cannot_be_reached_either_way_is_said_with_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benching, "_answers", lambda endpoint: False)
+    gone = BoxError("b", "no route to host")
+    subject = Subject(office(), "", cast(Any, {}), {"b": gone})
+    engine = layout("replicas").engines[1]
+    with pytest.raises(BoxError, match="b: no route to host"), benching.reached(subject, engine):
+        pass
 
 
 # What is shown
