@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from fleetctl import __version__
 from fleetctl.cli import (
     apply,
+    bench,
     capacity,
     clients,
     cutover,
@@ -34,6 +35,7 @@ from fleetctl.cli import (
     schema,
     status,
     top,
+    tune,
     web,
 )
 
@@ -107,6 +109,8 @@ app.command("clients")(clients.clients)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
 app.command("exporter")(exporter.exporter)
+app.command("tune")(tune.tune)
+app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,45 @@ def with_measured(text: str, model: str, box: str, figures: Mapping[str, str], s
     return edited
 
 
+def with_concurrency(
+    text: str, layout: str, model: str, concurrency: int, boxes: Collection[str] = (), source: str = "fleet.yaml"
+) -> str:
+    """The text with the concurrency of a model in a layout, and of those of its ``boxes`` that have one of their own.
+
+    Raises SpecError when the file is not one that is understood, or cannot be edited without changing something else.
+    """
+    before = parse_fleet(text, source)
+    placement = before.layouts[layout][model]
+    own = [box for box in boxes if placement.boxes[box].concurrency is not None]
+    kind = "copies" if placement.copies is not None else "split"
+    places = [[layout, model, kind, box] for box in own]
+    if set(placement.boxes) - set(own) or not own:
+        places.append([layout, model])
+    changed = {
+        box: part.model_copy(update={"concurrency": concurrency}) if box in own else part
+        for box, part in placement.boxes.items()
+    }
+    update: dict[str, Any] = {kind: changed}
+    if [layout, model] in places:
+        update["concurrency"] = concurrency
+    wanted = {**before.layouts[layout], model: placement.model_copy(update=update)}
+    name = f"layouts: {layout}: {model}"
+    settings = {"concurrency": str(concurrency)}
+    try:
+        edited = text
+        for place in places:
+            here = _mapping(compose(edited, "fleet.yaml"), "layouts")
+            for key in place:
+                here = _mapping(here, key)
+            edited = _with_key(edited, here, "concurrency", str(concurrency))
+    except SpecError as error:
+        raise _by_hand(settings, source, name) from error
+    after = parse_fleet(edited, source)  # what the file has no room for is said of the value itself
+    if after != before.model_copy(update={"layouts": {**before.layouts, layout: wanted}}):
+        raise _by_hand(settings, source, name)
+    return edited
+
+
 def _with_entry(text: str, model: str, box: str, entry: str) -> str:
     here = _mapping(_mapping(compose(text, "fleet.yaml"), "models"), model)
     for name, value in here.value:
@@ -106,11 +145,14 @@ def _by_hand(settings: Mapping[str, str], source: str, under: str = "proxy") -> 
 
 
 def _with_setting(text: str, key: str, written: str) -> str:
-    proxy = _proxy_of(text)
-    for name, value in proxy.value:
+    return _with_key(text, _proxy_of(text), key, written)
+
+
+def _with_key(text: str, mapping: yaml.MappingNode, key: str, written: str) -> str:
+    for name, value in mapping.value:
         if isinstance(name, yaml.ScalarNode) and name.value == key:
             return _replaced(text, name, value, written)
-    return _inserted(text, proxy, f"{key}: {written}")
+    return _inserted(text, mapping, f"{key}: {written}")
 
 
 def _proxy_of(text: str) -> yaml.MappingNode:

@@ -15,7 +15,7 @@ from fleetctl.render.guard import SHARED
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
 BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates", "checkpoint"}
-BELOW |= {"doctor", "watch", "evals"}
+BELOW |= {"doctor", "watch", "evals", "bench"}
 MAY_TOUCH = {
     "spec": set[str](),
     "facts": {"spec", "remote", "render", "plan"},
@@ -26,6 +26,7 @@ MAY_TOUCH = {
     "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates"},
     "doctor": {"spec", "facts", "capacity", "render", "plan", "proxy", "remote"},
     "watch": {"spec", "facts", "render", "remote"},
+    "bench": {"spec", "engine"},
     "run": BELOW | {"onbox"},
     "remote": {"spec"},
     "onbox": set[str](),

@@ -1,0 +1,133 @@
+"""Engines of the live layout as things to be measured: which there are, who uses them, and how they are reached."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from fleetctl.bench.connection import Asker
+from fleetctl.bench.endpoint import Endpoint
+from fleetctl.bench.load import run
+from fleetctl.errors import RefusedError, SpecError
+from fleetctl.facts.gather import gather_some, questions
+from fleetctl.facts.types import Observed, lead_of
+from fleetctl.remote.errors import SeveralBoxesError
+from fleetctl.render.release import Engine, Release
+from fleetctl.run.planning import Subject
+from fleetctl.spec.problems import did_you_mean
+
+_DIRECT = 1.0  # seconds for a connection to a box's own address
+_ROUNDS = 20  # questions that show what a way to the engine costs
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The live layout and its engines that a command is about."""
+
+    release: Release
+    engines: tuple[Engine, ...]
+    serving: tuple[str, ...]
+    """Those of them that the proxy sends requests to, as far as is known."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an engine is reached, in words, and the median seconds of one question and its answer."""
+
+    endpoint: Endpoint
+    told: str
+    round_trip: float
+
+
+def standing(subject: Subject, name: str | None) -> Standing:
+    """The engines of the live layout that ``name`` means: a model, a box, an engine's id; None: all of them.
+
+    Raises RefusedError where no layout is live, SpecError with the nearest name where none is meant.
+    """
+    observed, failed = gather_some(subject.boxes, questions(subject.fleet))
+    if not observed:
+        raise SeveralBoxesError({**subject.unreachable, **failed})
+    lead = lead_of(observed, subject.fleet.proxy.lead)
+    facts = observed.get(lead) or next(iter(observed.values()))
+    release = facts.release or next((one.release for one in observed.values() if one.release), None)
+    if release is None or not release.engines:
+        raise RefusedError(
+            "no layout is live: there is no engine to send requests to",
+            hint="`fleetctl cutover --to LAYOUT` starts one; `--against URL` measures any other endpoint",
+        )
+    chosen = tuple(one for one in release.engines if name in (None, one.id, one.model, one.server, one.head.box))
+    if not chosen:
+        names = [*dict.fromkeys(word for one in release.engines for word in (one.model, one.id, one.head.box))]
+        raise SpecError(
+            f"no engine, model or box {name} in {release.layout}",
+            hint=did_you_mean(name or "", names) or f"there is {', '.join(names)}",
+        )
+    return Standing(release, chosen, tuple(one.id for one in chosen if _serves(one, observed)))
+
+
+def _serves(engine: Engine, observed: Observed) -> bool:
+    facts = observed.get(engine.head.box)
+    return facts is None or facts.drained is None
+
+
+@contextlib.contextmanager
+def reached(subject: Subject, engine: Engine) -> Iterator[Way]:
+    """The engine at its own address where this machine reaches that, else through the SSH connection to its box."""
+    plain = Endpoint(engine.address, engine.port)
+    if _answers(plain):
+        took = round_trip(plain)
+        yield Way(plain, f"directly at {plain.authority}: a round trip takes {1000 * took:.1f} ms", took)
+        return
+    box = engine.head.box
+    if box in subject.unreachable:
+        raise subject.unreachable[box]
+    with subject.boxes[box].tunnel(engine.address, engine.port) as path:
+        through = replace(plain, socket=path)
+        took = round_trip(through)
+        told = (
+            f"through the SSH connection to {box}, since {plain.authority} does not answer from here: a round trip "
+            f"takes {1000 * took:.1f} ms, which is in every first token; encrypting every piece costs this machine CPU"
+        )
+        yield Way(through, told, took)
+
+
+def through_proxy(subject: Subject, standing: Standing) -> Way:
+    """The fleet's proxy, as clients reach it, with one of their keys if it asks for keys."""
+    proxy = standing.release.proxy
+    if proxy is None:
+        raise RefusedError("the live layout has no proxy")
+    key = next((secret.read() for secret in subject.fleet.proxy.api_keys.values()), None)
+    endpoint = Endpoint(subject.fleet.proxy_address, proxy.port, tls=proxy.certificate is not None, api_key=key)
+    took = round_trip(endpoint)
+    return Way(endpoint, f"through the proxy at {endpoint.authority}: a round trip takes {1000 * took:.1f} ms", took)
+
+
+def _answers(endpoint: Endpoint) -> bool:
+    try:
+        with socket.create_connection((endpoint.host, endpoint.port), timeout=_DIRECT):
+            return True
+    except OSError:
+        return False
+
+
+def round_trip(endpoint: Endpoint) -> float:
+    """Median seconds of a small question and its answer. Raises RefusedError when there is none."""
+
+    async def ask() -> list[float]:
+        asker = Asker(endpoint, timeout=10.0)
+        took = []
+        try:
+            for _ in range(_ROUNDS):
+                page = await asker.get("/health")
+                if page.error is not None and not page.status:
+                    raise RefusedError(f"{endpoint.url} does not answer: {page.error}")
+                took.append((page.ended or time.perf_counter()) - page.sent)
+        finally:
+            asker.close()
+        return took
+
+    return statistics.median(run(ask()))
