@@ -120,7 +120,8 @@ def _tell(told: _Told, *, as_json: bool, after_fix: bool) -> None:
     if move is not None:
         out.print(f"a {move.operation} by {move.who} is under way: what it changes is not judged now", markup=False)
     counted = ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for word, number in told.counts.items())
-    out.print(counted if told.found else "nothing was found", markup=False)
+    nothing = "nothing was found in what was looked at" if told.unseen else "nothing was found"
+    out.print(counted if told.found else nothing, markup=False)
 
 
 def _mend(subject: Subject, told: _Told, boxes: list[str], *, as_json: bool, yes: bool, take_over: bool) -> bool:

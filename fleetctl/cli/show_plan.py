@@ -10,6 +10,8 @@ from fleetctl.cli.output import hang
 from fleetctl.plan.types import STAYING, Plan
 from fleetctl.spec.units import seconds
 
+MANY = 4  # files of one folder that are told together
+
 
 def title(plan: Plan) -> str:
     """One line that says what the plan does."""
@@ -51,14 +53,31 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
                 hang(out, f"    {escape(line)}", 6)
     if plan.diffs:
         out.print("\n[bold cyan]files[/]")
-        for change in plan.diffs:
+        for line in () if diffs else _files(plan):
+            hang(out, f"  {escape(line)}", 11)
+        for change in plan.diffs if diffs else ():
             hang(out, f"  {change.change:<8} {change.box}:{escape(change.path)}", 11)
-            if diffs and change.diff and change.change == "changed":
+            if change.diff and change.change == "changed":
                 out.print(Syntax(change.diff, "diff", theme="ansi_dark", background_color="default", word_wrap=True))
     _show_warnings(plan, out)
     told = "not known" if plan.gap.expected is None else seconds(plan.gap.expected)
     out.print()
     hang(out, f"[bold cyan]gap[/]  {told}: {escape(plan.gap.why)}", 5)
+
+
+def _files(plan: Plan) -> list[str]:
+    """What happens to which files; many of one folder in one line (`plan --diff` has each)."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in plan.diffs:
+        folder, _, name = one.path.rpartition("/")
+        groups.setdefault((one.change, one.box, folder), []).append(name)
+    lines = []
+    for (change, box, folder), names in groups.items():
+        if len(names) >= MANY:
+            lines.append(f"{change:<8} {box}:{folder}/ ({len(names)} files)")
+        else:
+            lines += [f"{change:<8} {box}:{folder}/{name}" for name in names]
+    return lines
 
 
 def _show_warnings(plan: Plan, out: Console) -> None:

@@ -13,7 +13,7 @@ from fleetctl.doctor.finding import Finding, by_weight
 from fleetctl.doctor.once import once
 from fleetctl.doctor.scene import Family, Scene
 from fleetctl.errors import BoxError, FleetError
-from fleetctl.facts.types import Seen
+from fleetctl.facts.types import Seen, first_fault
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.connection import BoxConnection
 
@@ -42,7 +42,7 @@ def _ask(boxes: Boxes, scene: Scene, families: list[Family[Any]]) -> tuple[Answe
             when = {"asked_at": asked, "answered_at": time.time()}
             answers[family.name][box.name] = family.told.model_validate({**told, **when})
         except ValidationError as error:
-            failed.append(BoxError(box.name, f"its answer about {family.name} is not understood: {error.errors()[0]}"))
+            failed.append(BoxError(box.name, f"its answer about {family.name} is not understood: {first_fault(error)}"))
         except FleetError as error:
             failed.append(error)
 

@@ -261,6 +261,7 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
                 f"{engine.id} runs, but the proxy{_where_not(engine, seen.proxy, observed)} sends it no requests"
             )
     opened = {engine.id for engine in difference.open}
+    found += _silent_models(seen, observed, opened)
     for engine in seen.engines:
         if engine.id not in opened and seen.proxy and _drained(engine, observed):
             found.append(f"the proxy sends requests to {engine.id}, although its box is drained: drain it again")
@@ -275,6 +276,17 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
         elif proxy.description != description_of(release):
             found.append(f"{name}: the proxy does not run the configuration of this layout")
     return found + _address_problems(release, seen, observed)
+
+
+def _silent_models(release: Release, observed: Observed, told: set[str]) -> list[str]:
+    """Models of which no engine answers, although nothing is to be done: after a reboot all of them load."""
+    states = {engine.id: _engine(engine, release, observed).state for engine in release.engines}
+    found = []
+    for model in dict.fromkeys(engine.model for engine in release.engines):
+        ids = [engine.id for engine in release.engines if engine.model == model]
+        if not any(states[name] == "active" or name in told for name in ids):
+            found.append(f"nothing answers for {model} yet: {', '.join(f'{name} is {states[name]}' for name in ids)}")
+    return found
 
 
 def _where_not(engine: Engine, proxy: ProxyConfig, observed: Observed) -> str:

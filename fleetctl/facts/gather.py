@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleetctl.errors import BoxError, FleetError
-from fleetctl.facts.types import BoxFacts, Observed
+from fleetctl.facts.types import BoxFacts, Observed, first_fault
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.connection import BoxConnection
 from fleetctl.render.names import FIREWALL_UNIT
@@ -95,9 +95,8 @@ def _facts(box: str, told: dict[str, Any]) -> BoxFacts:
     try:
         return BoxFacts.model_validate(told)
     except ValidationError as error:
-        first = error.errors()[0]
         raise BoxError(
             box,
-            f"what is kept there is by another version of fleetctl: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"what is kept there is by another version of fleetctl: {first_fault(error)}",
             hint="use the version that the fleet was last changed with",
         ) from error

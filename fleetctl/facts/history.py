@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleetctl.errors import BoxError, FleetError
-from fleetctl.facts.types import Lock, Seen
+from fleetctl.facts.types import Lock, Seen, first_fault
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.connection import BoxConnection
 
@@ -83,7 +83,7 @@ def gather_history(boxes: Boxes, last: int) -> tuple[dict[str, HistoryFacts], di
         try:
             return HistoryFacts.model_validate(box.call("history", last=last, timeout=LIMIT))
         except ValidationError as error:
-            failed[box.name] = BoxError(box.name, f"what it remembers is not understood: {error.errors()[0]['msg']}")
+            failed[box.name] = BoxError(box.name, f"what it remembers is not understood: {first_fault(error)}")
         except FleetError as error:
             failed[box.name] = error
         return None

@@ -6,7 +6,7 @@ import hashlib
 import time
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fleetctl.render.release import Release
 
@@ -15,6 +15,12 @@ class Seen(BaseModel):
     """Base of facts: unknown keys are ignored, so that a newer box program does not break an older client."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that an answer lacks or has wrong, as ``FIELD: WHAT``."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 class UnitFacts(Seen):

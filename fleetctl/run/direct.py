@@ -16,7 +16,7 @@ from fleetctl.errors import BoxError, FleetError, RefusedError, SpecError
 from fleetctl.facts.clients import Client, clients, question, words
 from fleetctl.facts.direct import ClientsTold, Connection, Log, Setting
 from fleetctl.facts.gather import gather_some, questions
-from fleetctl.facts.types import Observed, lead_of
+from fleetctl.facts.types import Observed, first_fault, lead_of
 from fleetctl.onbox.search import Hits, search
 from fleetctl.remote.boxes import Boxes
 from fleetctl.remote.errors import SeveralBoxesError
@@ -158,7 +158,7 @@ def _understood(box: str, told: Any) -> ClientsTold:
     try:
         return ClientsTold.model_validate(told)
     except ValidationError as error:
-        raise BoxError(box, f"its answer about clients is not understood: {error.errors()[0]}") from error
+        raise BoxError(box, f"its answer about clients is not understood: {first_fault(error)}") from error
 
 
 @dataclass(frozen=True)

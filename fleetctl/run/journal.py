@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from fleetctl import __version__
 from fleetctl.errors import UnfinishedError
+from fleetctl.facts.types import first_fault
 from fleetctl.plan.types import Plan
 from fleetctl.remote.boxes import Boxes
 
@@ -125,8 +126,7 @@ def read_history(boxes: Boxes, lead: str, move: str) -> History:
     try:
         plan = Plan.model_validate(told["plan"])
     except ValidationError as error:
-        first = error.errors()[0]
-        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        wrong = first_fault(error)
         if meta.get("fleetctl", __version__) == __version__:
             raise _without_plan(lead, move, folder, f"{folder}/plan.json is damaged: {wrong}") from error
         raise of_another_version(lead, move, meta, wrong) from error

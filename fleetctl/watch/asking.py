@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleetctl.errors import FleetError, reason
+from fleetctl.facts.types import first_fault
 from fleetctl.remote.connection import BoxConnection, ConnectionLost
 from fleetctl.watch.told import Told
 
@@ -66,9 +67,7 @@ class Asked:
         try:
             told = Told.model_validate(connection.call_with("watch", args, timeout=GIVEN_UP))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            self.why = f"what is kept there is by another version of fleetctl: {where}: {first['msg']}"
+            self.why = f"what is kept there is by another version of fleetctl: {first_fault(error)}"
         except ConnectionLost as error:
             self.why = reason(self.name, error)
             self._reach()
