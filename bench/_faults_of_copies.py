@@ -91,6 +91,7 @@ defaults
     default-server init-addr none
 listen old
     bind :8999
+    load-server-state-from-file local
     server-state-file-name servers
     server a %s:8000 check
     server b %s:8000 check
