@@ -9,6 +9,7 @@ from fleetctl.onbox.engine_asking import TOOLS_OFF, ask, look_twice
 from fleetctl.onbox.journalctl import read_back
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.process import run
+from fleetctl.onbox.redacted import hidden
 from fleetctl.onbox.units import environment_of, states
 
 DAY = 86400.0
@@ -135,7 +136,7 @@ class Log:
             return
         at, text = float(parsed.group(1)), parsed.group(2)
         if self._aborted is None and _ABORTED.search(text):
-            self._aborted = [at, text[:LONGEST]]
+            self._aborted = [at, hidden(text[:LONGEST])]
         if self._over or self._ends(at, text):
             self._over = True
             return
@@ -164,7 +165,7 @@ class Log:
             if _WORDS["broadcast"].search(text):
                 self._silent += 1
             elif not _ACCESS.search(text) and not (rate and not float(rate.group(1)) + float(rate.group(2))):
-                self._progress = [at, text[:LONGEST]]
+                self._progress = [at, hidden(text[:LONGEST])]
         if _ANY.search(text) is None:
             return
         for key, word in _WORDS.items():
@@ -190,4 +191,4 @@ class Log:
 def _shown(key: str, text: str) -> str:
     """A line as it is told; of what a model wrote to somebody only the call."""
     begin = text.find("<tool_call>") if key == "tools_text" else 0
-    return text[begin : begin + (160 if key == "tools_text" else LONGEST)]
+    return hidden(text[begin : begin + (160 if key == "tools_text" else LONGEST)])
