@@ -142,6 +142,7 @@ def _show(who: str, told: Score, json: bool) -> None:
 
     from fleetctl.cli.output import console, emit
     from fleetctl.gates.tools import shown
+    from fleetctl.proxy.lint.findings import printable
 
     if json:
         wrong = [
@@ -168,7 +169,7 @@ def _show(who: str, told: Score, json: bool) -> None:
         )
     out.print(table)
     for verdict in told.failures:
-        out.print(Text(f"  {shown(verdict)}"))
+        out.print(printable(f"  {shown(verdict)}", 1000), markup=False)
     out.print(Text.assemble((f"{who}: ", ""), (f"{told.total:.1f} of 100", "bold")))
 
 
