@@ -47,11 +47,13 @@ def _ask(boxes: Boxes, scene: Scene, families: list[Family[Any]]) -> tuple[Answe
 
     def box_at_once(box: BoxConnection) -> None:
         """Questions of all families run beside each other: the program on the box has a thread for each."""
+        if box.name not in scene.observed:
+            return  # what failed there is said already, and no family knows what to ask without its facts
         asked = [(family, family.ask(scene, box.name)) for family in families if family.op is not None]
         threads = [
             threading.Thread(target=one, args=(box, family, args), daemon=True)
             for family, args in asked
-            if args is not None and box.name in scene.observed
+            if args is not None
         ]
         for thread in threads:
             thread.start()

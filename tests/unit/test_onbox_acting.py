@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from fleetctl.onbox.acting import Target, acts, found_in, starts_engine
+from fleetctl.onbox.acting import LARGEST, Target, acts, found_in, starts_engine
 from fleetctl.onbox.redacted import all_redacted, redacted
 
 COPY, SPLIT = "fleetctl-replicas-qwen.service", "fleetctl-split-qwen.service"
@@ -110,3 +111,15 @@ def test_what_looks_like_a_secret_does_not_leave_the_box(line: str, shown: str) 
 def test_long_texts_are_cut_and_say_so() -> None:
     assert all_redacted(["x" * 1000], 3) == ["x" * 300 + "…"]
     assert all_redacted([str(n) for n in range(9)], 2) == ["0", "1", "… and 7 more lines"]
+
+
+@pytest.mark.parametrize(
+    "words", ["systemctl restart $X ", "systemctl ", "docker run ", "lsof ", "pkill -x ", "systemctl stop [a* ", "a "]
+)
+def test_a_file_of_one_long_line_is_looked_at_in_no_time(words: str) -> None:
+    """One unit file like that kept doctor busy for minutes."""
+    target = Target([f"fleetctl-{n}.service" for n in range(20)], ["fleetctl-1"], [8000])
+    began = time.process_time()
+    acts(words * (LARGEST // len(words)) + "fleetctl-1", target)
+    assert time.process_time() - began < 5
+    assert acts("x " * 50 + "; systemctl restart fleetctl-1; " + "x " * 20_000, target)
