@@ -157,6 +157,7 @@ def _show(who: str, told: Score, json: bool) -> None:
 
     from fleetctl.cli.output import console, emit
     from fleetctl.gates.tools import shown_all
+    from fleetctl.proxy.lint.findings import printable
 
     if json:
         wrong = [
@@ -183,7 +184,7 @@ def _show(who: str, told: Score, json: bool) -> None:
         )
     out.print(table)
     for line in shown_all(told.failures):
-        out.print(Text(f"  {line}"))
+        out.print(printable(f"  {line}", 1000), markup=False)
     out.print(Text.assemble((f"{who}: ", ""), (f"{told.total:.1f} of 100", "bold")))
 
 

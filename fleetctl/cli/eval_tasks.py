@@ -59,6 +59,8 @@ def tasks(
         else:
             found, memory = _of_fleet(stack, wanted, embeddings, fleet, accept_new=accept_new, ssh_config=ssh_config)
         embedder = found.pop(embeddings, None) if embeddings is not None else None
+        if not found:
+            raise SpecError("there is no model to ask", hint="--models names some, --against URL another server")
         told: dict[str, list[Answered]] = {}
         for name, endpoint in found.items():
             say(f"asking {name}: {len(several)} tasks", json)
@@ -135,6 +137,7 @@ def _show(told: dict[str, list[Answered]], memory: dict[str, int], failures: int
 
     from fleetctl.cli.output import console, emit
     from fleetctl.evals.quality import difference, estimate, percentile
+    from fleetctl.proxy.lint.findings import printable
     from fleetctl.spec.units import gib
 
     first = next(iter(told))
@@ -147,7 +150,8 @@ def _show(told: dict[str, list[Answered]], memory: dict[str, int], failures: int
         scores = [one.points for one in answers]
         quality = estimate(scores)
         apart = difference(scores, [one.points for one in told[first]]) if name != first else None
-        took = [one.reply.seconds for one in answers if not one.reply.wrong] or [float("nan")]
+        took = [one.reply.seconds for one in answers if not one.reply.wrong]
+        p50, p95 = (percentile(took, part) if took else None for part in (0.5, 0.95))
         tokens_in = sum(one.reply.prompt_tokens for one in answers)
         tokens_out = sum(one.reply.tokens for one in answers)
         if json:
@@ -159,8 +163,8 @@ def _show(told: dict[str, list[Answered]], memory: dict[str, int], failures: int
                 low=quality.low,
                 high=quality.high,
                 difference=None if apart is None else {"mean": apart.mean, "low": apart.low, "high": apart.high},
-                p50_s=percentile(took, 0.5),
-                p95_s=percentile(took, 0.95),
+                p50_s=p50,
+                p95_s=p95,
                 prompt_tokens=tokens_in,
                 tokens=tokens_out,
                 memory=memory.get(name),
@@ -176,8 +180,7 @@ def _show(told: dict[str, list[Answered]], memory: dict[str, int], failures: int
             f"{100 * quality.mean:.1f} %",
             f"{100 * quality.low:.0f} to {100 * quality.high:.0f}",
             "" if apart is None else f"{100 * apart.mean:+.1f} ({100 * apart.low:+.0f} to {100 * apart.high:+.0f})",
-            f"{percentile(took, 0.5):.2f} s",
-            f"{percentile(took, 0.95):.2f} s",
+            *("" if took_so is None else f"{took_so:.2f} s" for took_so in (p50, p95)),
             f"{tokens_in:,}",
             f"{tokens_out:,}",
             gib(memory[name]) if name in memory else "unknown",
@@ -186,5 +189,5 @@ def _show(told: dict[str, list[Answered]], memory: dict[str, int], failures: int
         return
     for name, answers in told.items():
         for one in [answered for answered in answers if answered.points < 1 and answered.why][:failures]:
-            out.print(Text(f"  {name}: {one.task.id}: {one.why}"))
+            out.print(printable(f"  {name}: {one.task.id}: {one.why}", 1000), markup=False)
     out.print(table)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,12 +16,17 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _ONE_LINE = threading.Lock()
+# Controls, and marks that turn the direction of text; surrogates, which no terminal's encoding has.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MIN_ROOM = 20  # columns beside an indent; on a terminal that is narrower there is none
 
 
 def emit(kind: str, **event: Any) -> None:
     """Print one event as a line of JSON on standard output, at once."""
-    line = json.dumps({"type": kind, **event}, default=str) + "\n"
+    try:
+        line = json.dumps({"type": kind, **event}, default=str, allow_nan=False) + "\n"
+    except ValueError:  # NaN is no JSON, and a program that reads the line would stop there
+        line = json.dumps(_known({"type": kind, **event}), default=str) + "\n"
     with _ONE_LINE:  # steps of several boxes tell at the same time
         sys.stdout.flush()
         try:
@@ -32,16 +40,33 @@ def emit(kind: str, **event: Any) -> None:
             rest = rest[os.write(descriptor, rest) :]
 
 
+def _known(value: Any) -> Any:
+    """The same with None for every number that is none."""
+    if isinstance(value, dict):
+        return {key: _known(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_known(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def console(*, error: bool = False) -> Console:
     """A rich console that is honest in pipes: no colour and no width of its own where there is no terminal.
 
-    A reader who is gone is a BrokenPipeError, as everywhere; rich alone would end the process with 1.
+    A reader who is gone is a BrokenPipeError, as everywhere; rich alone would end the process with 1. What a terminal
+    would obey in the words of boxes, engines and models (a title, a cleared screen) is shown as unprintable.
     """
     from rich.console import Console as RichConsole
+    from rich.segment import Segment
 
     class Console(RichConsole):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
+
+        def render(self, *what: Any, **how: Any) -> Iterator[Segment]:
+            for segment in super().render(*what, **how):
+                if segment.control is None and _OBEYED.search(segment.text):
+                    segment = Segment(_OBEYED.sub("\N{REPLACEMENT CHARACTER}", segment.text), segment.style)
+                yield segment
 
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() else 160

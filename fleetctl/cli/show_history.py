@@ -21,7 +21,14 @@ _INDENT = 18  # as wide as a time and two spaces
 
 def when(at: float) -> str:
     """A time as people read it, by the clock of this machine."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    return _local(at, "%Y-%m-%d %H:%M", "at no known time")
+
+
+def _local(at: float, form: str, unknown: str) -> str:
+    try:
+        return time.strftime(form, time.localtime(at))
+    except (ValueError, OverflowError, OSError):  # what a box keeps of it was damaged
+        return unknown
 
 
 def show_history(found: list[Change], out: Console) -> None:
@@ -95,5 +102,5 @@ def show_steps(change: Change, box: str, steps: list[StepTold], out: Console) ->
             stage = step.stage
             out.print(f"[bold cyan]{escape(stage)}[/]")
         took = "" if step.took is None else f"  [dim]{seconds(step.took)}[/]"
-        at = "        " if step.began is None else time.strftime("%H:%M:%S", time.localtime(step.began))
+        at = "        " if step.began is None else _local(step.began, "%H:%M:%S", "        ")
         hang(out, f"  {marks.get(step.state, '[dim]·[/]')} {at}  {escape(step.summary)}{took}", 14)

@@ -14,6 +14,9 @@ import httpx
 
 from fleetctl.errors import FleetError
 
+LARGEST = 32 << 20  # bytes of an answer
+LONGEST = 10  # times the limit for a piece of an answer that all of a stream may take
+
 
 class EngineError(FleetError):
     """An engine did not answer, or not as it has to. ``answer`` is the body it sent, cut to a readable length."""
@@ -43,6 +46,7 @@ class EngineClient:
     def __init__(self, url: str, *, socket: Path | None = None, api_key: str | None = None, timeout: float) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         transport = httpx.HTTPTransport(uds=str(socket)) if socket else httpx.HTTPTransport()
+        self._timeout = timeout
         self._client = httpx.Client(
             base_url=url, transport=transport, headers=headers, timeout=httpx.Timeout(timeout), trust_env=False
         )
@@ -50,7 +54,10 @@ class EngineClient:
     def models(self) -> dict[str, int | None]:
         """Names the engine serves, with the longest request each takes (max_model_len) where it says so."""
         body = self._json(self._send("GET", "/v1/models"))
-        return {str(model["id"]): model.get("max_model_len") for model in body.get("data", [])}
+        try:
+            return {str(model["id"]): model.get("max_model_len") for model in body.get("data") or []}
+        except (TypeError, KeyError, AttributeError):
+            raise EngineError("/v1/models does not list models", answer=json.dumps(body)) from None
 
     def chat(self, model: str, prompt: str, max_tokens: int) -> Answer:
         """A chat completion in one piece. Raises EngineError unless it has text."""
@@ -67,10 +74,13 @@ class EngineClient:
         began = time.monotonic()
         question = {**_question(model, prompt, max_tokens), **more}
         body = self._json(self._send("POST", "/v1/chat/completions", json=question))
-        choice = (body.get("choices") or [{}])[0]
         took = time.monotonic() - began
-        counted = int((body.get("usage") or {}).get("prompt_tokens") or 0)
-        text = _text(choice.get("message") or {})
+        try:
+            choice = (body.get("choices") or [{}])[0]
+            counted = int((body.get("usage") or {}).get("prompt_tokens") or 0)
+            text = _text(choice.get("message") or {})
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            raise EngineError("what came is no chat completion", answer=json.dumps(body)) from None
         return Answer(text, str(choice.get("finish_reason")), took, took, counted), body
 
     def stream(self, model: str, prompt: str, max_tokens: int) -> Answer:
@@ -83,7 +93,7 @@ class EngineClient:
                 if answer.status_code != 200:
                     answer.read()
                     raise EngineError(f"a streamed completion got status {answer.status_code}", answer=answer.text)
-                for data in _events(answer.iter_lines()):
+                for data in _events(_lines(answer, began + LONGEST * self._timeout)):
                     if data == "[DONE]":
                         done = True
                         break
@@ -95,15 +105,20 @@ class EngineClient:
                     reason = choice.get("finish_reason") or reason
         except httpx.HTTPError as error:
             raise EngineError(f"a streamed completion broke off: {_why(error)}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngineError(f"a streamed completion is not JSON: {error}") from error
+        except (TypeError, LookupError, AttributeError) as error:
+            raise EngineError(f"what was streamed is no chat completion: {error}") from error
         if not text or not done or first is None:
             raise EngineError("a streamed completion ended without text or without [DONE]", answer=text)
         return Answer(text, reason, first, time.monotonic() - began)
 
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        began = time.monotonic()
         try:
-            answer = self._client.request(method, path, **more)
+            with self._client.stream(method, path, **more) as answer:
+                body = b"".join(_pieces(answer, began + 2 * self._timeout))
+                answer = httpx.Response(answer.status_code, content=body, request=answer.request)
         except httpx.HTTPError as error:
             raise EngineError(f"{method} {path} was not answered: {_why(error)}") from error
         if answer.status_code != 200:
@@ -111,10 +126,14 @@ class EngineClient:
         return answer
 
     def _json(self, answer: httpx.Response) -> dict[str, Any]:
+        path = answer.request.url.path
         try:
-            return dict(answer.json())
-        except ValueError as error:
-            raise EngineError(f"{answer.request.url.path} did not answer with JSON", answer=answer.text) from error
+            body = answer.json()
+        except (ValueError, RecursionError) as error:
+            raise EngineError(f"{path} did not answer with JSON", answer=answer.text) from error
+        if not isinstance(body, dict):
+            raise EngineError(f"{path} did not answer with a JSON object", answer=answer.text)
+        return body
 
     def __enter__(self) -> EngineClient:
         return self
@@ -140,6 +159,28 @@ def _events(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith("data:"):
             yield line[5:].strip()
+
+
+def _pieces(answer: httpx.Response, deadline: float) -> Iterator[bytes]:
+    """The body as it comes. EngineError for one that never ends, or is larger than any answer."""
+    size = 0
+    for piece in answer.iter_bytes():
+        size += len(piece)
+        if size > LARGEST:
+            raise EngineError(f"{answer.request.url.path}: the answer has more than {LARGEST >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise EngineError(f"{answer.request.url.path}: the answer does not end")
+        yield piece
+
+
+def _lines(answer: httpx.Response, deadline: float) -> Iterator[str]:
+    rest: list[bytes] = []
+    for piece in _pieces(answer, deadline):
+        *whole, last = piece.split(b"\n")
+        if whole:
+            yield from (b.decode("utf-8", "replace") for b in (b"".join([*rest, whole[0]]), *whole[1:]))
+            rest = []
+        rest.append(last)
 
 
 def _why(error: httpx.HTTPError) -> str:

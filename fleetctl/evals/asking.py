@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,11 @@ import httpx
 
 from fleetctl.evals.judge import Called, Reply, Verdict, judge
 from fleetctl.evals.scenario import Scenario, Suite
-from fleetctl.evals.scorers import cosine, points
-from fleetctl.evals.tasks import Similar, Task
+from fleetctl.evals.scorers import Points, cosine, points
+from fleetctl.evals.tasks import Rule, Similar, Task
+
+LARGEST = 32 << 20  # bytes of an answer
+JUDGE_LIMIT = 5.0  # seconds to judge one
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ def run_suite(
         async def one(client: httpx.AsyncClient, scenario: Scenario) -> None:
             async with free:
                 body = suite.request(scenario, endpoint.model, max_tokens=endpoint.max_tokens, seed=seed)
-                verdict = judge(suite, scenario, await ask(client, body))
+                verdict = _judged(suite, scenario, await ask(client, body, endpoint.within))
             told[scenario.id] = verdict
             heard(verdict)
 
@@ -106,13 +111,14 @@ def run_tasks(
 
         async def one(client: httpx.AsyncClient, embedder: httpx.AsyncClient | None, task: Task) -> None:
             async with free:
-                reply = await ask(client, task.request(endpoint.model, seed))
+                reply = await ask(client, task.request(endpoint.model, seed), endpoint.within)
                 if reply.wrong or reply.finish_reason == "length":
                     scored = (0.0, reply.wrong or f"cut off after {task.max_tokens} tokens")
                 elif isinstance(task.rule, Similar) and embedder is not None and embeddings is not None:
-                    scored = points(task.rule, reply.text, await _alike(embedder, embeddings.model, task.rule, reply))
+                    alike = await _alike(embedder, embeddings, task.rule, reply)
+                    scored = _scored(task.rule, reply.text, alike)
                 else:
-                    scored = points(task.rule, reply.text)
+                    scored = _scored(task.rule, reply.text)
             told[task.id] = Answered(task, reply, *scored)
             heard(told[task.id])
 
@@ -127,34 +133,85 @@ def run_tasks(
     return [told[task.id] for task in tasks]
 
 
-async def _alike(client: httpx.AsyncClient, model: str, rule: Similar, reply: Reply) -> float | None:
+async def _alike(client: httpx.AsyncClient, embeddings: Endpoint, rule: Similar, reply: Reply) -> float | None:
     """Cosine of the embeddings of answer and expectation; None when the server does not give them."""
-    body = {"model": model, "input": [reply.text or " ", rule.expected]}
+    body = {"model": embeddings.model, "input": [reply.text or " ", rule.expected]}
     try:
-        answer = await client.post("/v1/embeddings", json=body)
-        one, other = (item["embedding"] for item in answer.json()["data"])
+        async with asyncio.timeout(embeddings.within), client.stream("POST", "/v1/embeddings", json=body) as answer:
+            told = json.loads(b"".join([piece async for piece in _pieces(answer)]))
+        one, other = (item["embedding"] for item in told["data"])
         return cosine(one, other)
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+    except (httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 
-async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> Reply:
-    """One chat completion, streamed where ``body`` says so."""
+async def ask(client: httpx.AsyncClient, body: dict[str, Any], within: float = 120.0) -> Reply:
+    """One chat completion, streamed where ``body`` says so. After ``within`` seconds there is none, whatever came."""
     began = time.monotonic()
     try:
-        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        async with asyncio.timeout(within), client.stream("POST", "/v1/chat/completions", json=body) as answer:
             if answer.status_code != 200:
-                told = (await answer.aread()).decode("utf-8", "replace")
+                told = b"".join([piece async for piece in _pieces(answer)]).decode("utf-8", "replace")
                 return Reply(wrong=f"status {answer.status_code}: {told[:300]}", seconds=time.monotonic() - began)
             if body.get("stream"):
                 reply = await _streamed(answer)
             else:
-                reply = _whole(json.loads(await answer.aread()))
+                reply = _whole(json.loads(b"".join([piece async for piece in _pieces(answer)])))
     except httpx.HTTPError as error:
         return Reply(wrong=f"not answered: {str(error) or type(error).__name__}", seconds=time.monotonic() - began)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return Reply(wrong=f"the answer is not a chat completion: {error!r}", seconds=time.monotonic() - began)
+    except TimeoutError:
+        return Reply(wrong=f"the answer did not end within {within:g} s", seconds=time.monotonic() - began)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        return Reply(wrong=f"the answer is not a chat completion: {str(error)[:200]}", seconds=time.monotonic() - began)
     return replace(reply, seconds=time.monotonic() - began)
+
+
+async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """The body as it comes. ValueError for one that is larger than any answer."""
+    size = 0
+    async for piece in answer.aiter_bytes():
+        size += len(piece)
+        if size > LARGEST:
+            raise ValueError(f"it has more than {LARGEST >> 20} MiB")
+        yield piece
+
+
+@contextlib.contextmanager
+def _judging() -> Iterator[None]:
+    """TimeoutError after JUDGE_LIMIT: a regular expression can take years over an answer that nearly fits.
+
+    Only in the main thread, where commands judge: Python interrupts a search for signals alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def over(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, JUDGE_LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _judged(suite: Suite, scenario: Scenario, reply: Reply) -> Verdict:
+    try:
+        with _judging():
+            return judge(suite, scenario, reply)
+    except TimeoutError:
+        return Verdict(scenario, reply, f"judging the answer took more than {JUDGE_LIMIT:g} s")
+
+
+def _scored(rule: Rule, text: str, alike: float | None = None) -> Points:
+    try:
+        with _judging():
+            return points(rule, text, alike)
+    except TimeoutError:
+        return 0.0, f"judging the answer by its rule took more than {JUDGE_LIMIT:g} s"
 
 
 def _whole(body: dict[str, Any]) -> Reply:
@@ -166,7 +223,7 @@ def _whole(body: dict[str, Any]) -> Reply:
     )
     usage = body.get("usage") or {}
     return Reply(
-        message.get("content") or "",
+        _text(message.get("content")),
         calls,
         str(choice.get("finish_reason") or ""),
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
@@ -174,28 +231,45 @@ def _whole(body: dict[str, Any]) -> Reply:
     )
 
 
+def _text(content: Any) -> str:
+    """The text of a message: a string, or parts of which some are text. TypeError for anything else."""
+    if isinstance(content, list):
+        return "".join(_text(part.get("text")) for part in content if part.get("type") in ("text", "output_text"))
+    if content is not None and not isinstance(content, str):
+        raise TypeError(f"its content is {type(content).__name__}")
+    return content or ""
+
+
 async def _streamed(answer: httpx.Response) -> Reply:
     """The deltas put together: a call is the pieces with the same index."""
-    text, reason, done = "", "", False
-    names: dict[int, str] = {}
-    arguments: dict[int, str] = {}
+    text: list[str] = []
+    reason, done = "", False
+    names: dict[int, list[str]] = {}
+    arguments: dict[int, list[str]] = {}
     async for data in _events(answer):
         if data == "[DONE]":
             done = True
             break
         choice = (json.loads(data).get("choices") or [{}])[0]
         delta = choice.get("delta") or {}
-        text += delta.get("content") or ""
-        reason = choice.get("finish_reason") or reason
+        text.append(_text(delta.get("content")))
+        reason = str(choice.get("finish_reason") or reason)
         for call in delta.get("tool_calls") or ():
             function, index = call.get("function") or {}, int(call.get("index", 0))
-            names[index] = names.get(index, "") + (function.get("name") or "")
-            arguments[index] = arguments.get(index, "") + (function.get("arguments") or "")
-    calls = tuple(Called(names[index], arguments[index]) for index in sorted(names))
-    return Reply(text, calls, reason, "" if done else "the stream ended without [DONE]")
+            names.setdefault(index, []).append(_text(function.get("name")))
+            arguments.setdefault(index, []).append(_text(function.get("arguments")))
+    calls = tuple(Called("".join(names[index]), "".join(arguments[index])) for index in sorted(names))
+    return Reply("".join(text), calls, reason, "" if done else "the stream ended without [DONE]")
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[str]:
-    async for line in answer.aiter_lines():
-        if line.startswith("data:"):
-            yield line[5:].strip()
+    rest: list[bytes] = []
+    async for piece in _pieces(answer):
+        *whole, last = piece.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*rest, whole[0]])
+            rest = []
+        rest.append(last)
+        for line in whole:
+            if line.startswith(b"data:"):
+                yield line[5:].decode("utf-8", "replace").strip()

@@ -17,6 +17,7 @@ _MARKS = re.compile(
     r"^\s*(?:```(?:json)?\s*)?[\[{]\s*[\[{]?\s*\"(?:name|function|tool)\"\s*:",
     re.MULTILINE,
 )
+LONGEST = 400  # characters of what is wrong with an answer
 _BLANK = re.compile(r"\s+")
 
 
@@ -60,7 +61,10 @@ class Verdict:
 
 def judge(suite: Suite, scenario: Scenario, reply: Reply) -> Verdict:
     """The verdict on an answer to a scenario."""
-    return Verdict(scenario, reply, _wrong(suite, scenario, reply))
+    try:
+        return Verdict(scenario, reply, _wrong(suite, scenario, reply)[:LONGEST])
+    except RecursionError:
+        return Verdict(scenario, reply, "the arguments are nested too deeply")
 
 
 def _wrong(suite: Suite, scenario: Scenario, reply: Reply) -> str:

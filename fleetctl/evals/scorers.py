@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jsonschema
+from referencing.exceptions import Unresolvable
 
 from fleetctl.evals.tasks import Choice, Exact, Numeric, Regex, Rule, Schema, Similar
 
@@ -75,9 +76,11 @@ def _schema(rule: Schema, answer: str) -> Points:
     except (ValueError, RecursionError) as error:
         return 0.0, f"not JSON: {error}"
     try:
-        jsonschema.validate(value, rule.json_schema)
+        rule.validator().validate(value)
     except jsonschema.ValidationError as error:
         return 0.0, f"does not fit the schema: {error.message[:80]}"
+    except (RecursionError, Unresolvable) as error:
+        return 0.0, f"it cannot be held against the schema: {str(error)[:80] or type(error).__name__}"
     if rule.expected is not None and not _has(value, rule.expected):
         return 0.0, f"other values: {json.dumps(value)[:80]}"
     return 1.0, ""

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jsonschema
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from referencing.exceptions import Unresolvable
 
 from fleetctl.errors import SpecError
 
@@ -40,6 +42,11 @@ class Schema(_Value):
     score: Literal["json_schema"]
     json_schema: dict[str, Any]
     expected: dict[str, Any] | None = None
+
+    def validator(self) -> Any:
+        """What holds a value against the schema. A reference leads into the schema: nothing is fetched for it."""
+        kind = jsonschema.validators.validator_for(self.json_schema)
+        return kind(self.json_schema, registry=REGISTRY)
 
 
 class Numeric(_Value):
@@ -160,9 +167,15 @@ def _checked(rule: Rule, where: str) -> None:
             re.compile(rule.expected)
         elif isinstance(rule, Schema):
             jsonschema.validators.validator_for(rule.json_schema).check_schema(rule.json_schema)
+            several: tuple[Any, ...] = ({}, [], "", 0)
+            for value in several:
+                rule.validator().is_valid(value)
     except re.error as error:
         raise SpecError(f"{where}: expected is no regular expression: {error}") from error
     except jsonschema.SchemaError as error:
         raise SpecError(f"{where}: json_schema is no JSON Schema: {error.message}") from error
+    except (Unresolvable, RecursionError) as error:
+        why = "it refers to itself without end" if isinstance(error, RecursionError) else str(error)
+        raise SpecError(f"{where}: json_schema cannot be used: {why}") from None
     if isinstance(rule, Choice) and rule.expected.casefold() not in [option.casefold() for option in rule.options]:
         raise SpecError(f"{where}: expected ({rule.expected}) is not among the options")

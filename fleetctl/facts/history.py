@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
 from fleetctl.errors import BoxError, FleetError
 from fleetctl.facts.types import Lock, Seen, first_fault
@@ -73,6 +73,30 @@ class HistoryFacts(Seen):
     generations: dict[int, GenerationTold] = {}
     current: int | None = None
     lock: Lock | None = None
+
+    @field_validator("moves", mode="before")
+    @classmethod
+    def _moves(cls, rows: Any) -> Any:
+        """One that was damaged hides no other, and it is still a change."""
+        return [row if _fits(MoveTold, row) else _damaged(row) for row in rows]
+
+    @field_validator("acts", mode="before")
+    @classmethod
+    def _acts(cls, rows: Any) -> Any:
+        return [row for row in rows if _fits(Act, row)]
+
+
+def _fits(kind: type[Seen], row: Any) -> bool:
+    try:
+        kind.model_validate(row)
+    except ValidationError:
+        return False
+    return True
+
+
+def _damaged(row: Any) -> Any:
+    kept = {key: row.get(key) for key in ("move", "written")} if isinstance(row, dict) else row
+    return {**kept, "operation": "change", "result": "not known", "why": "what is kept of it was damaged"}
 
 
 def gather_history(boxes: Boxes, last: int) -> tuple[dict[str, HistoryFacts], dict[str, FleetError]]:

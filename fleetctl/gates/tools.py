@@ -65,7 +65,8 @@ def pass_tools(
 def shown(verdict: Verdict) -> str:
     """A wrong answer in one line: what was asked, what came, what is wrong with it."""
     reply = verdict.reply
-    calls = "; ".join(f"{call.name}({call.arguments[:80]})" for call in reply.calls)
+    calls = "; ".join(f"{call.name[:80]}({call.arguments[:80]})" for call in reply.calls[:SHOWN])
+    calls += f"; and {len(reply.calls) - SHOWN} more" if len(reply.calls) > SHOWN else ""
     came = calls or repr(reply.text[:80])
     return f"{verdict.scenario.id}: {verdict.why}" + (f"; it answered {came}" if reply.calls or reply.text else "")
 

@@ -14,6 +14,11 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 LARGEST = 65536  # bytes of a file that is looked into
 SYSTEM = {"start", "restart", "try-restart", "reload-or-restart", "enable", "stop", "kill", "disable", "mask"}
 CONTAINERS = {"start", "restart", "run", "stop", "kill", "rm", "pause", "unpause"}
+TOOLS = {"systemctl", "service", "invoke-rc.d", "docker", "podman", "docker-compose", "podman-compose", "nerdctl"}
+TOOLS |= {"pkill", "killall", "skill", "fuser", "lsof"}
+# What of a line is looked at. People's lines are shorter; a file of 64 KiB in one line would take minutes.
+LONGEST_LINE = 8192  # characters
+MOST_TOOLS, MOST_WORDS = 30, 200  # of a line, and after each of them
 # Names of programs that are engines, as pkill and killall are told them.
 ENGINES = re.compile(r"(?i)vllm|sglang|llama-server|^/?(?:usr/bin/)?python3?$")
 ENGINE = re.compile(
@@ -67,10 +72,18 @@ def _stem(unit: str) -> str:
 
 
 def _of_line(line: str, target: Target, named: Iterable[str]) -> List[Tuple[str, str]]:
+    line = line[:LONGEST_LINE]
     words = WORDS.findall(line)
     found: List[Tuple[str, str]] = []
+    tools = 0
     for place, word in enumerate(words):
-        tool, rest = os.path.basename(word).lstrip("-@:+!"), words[place + 1 :]
+        tool = os.path.basename(word).lstrip("-@:+!")
+        if tool not in TOOLS:
+            continue
+        tools += 1
+        if tools > MOST_TOOLS:
+            break
+        rest = words[place + 1 : place + 1 + MOST_WORDS]
         if tool == "systemctl":
             verb = next((one for one in rest if one in SYSTEM), None)
             if verb is not None and "--user" not in rest:

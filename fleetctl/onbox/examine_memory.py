@@ -10,6 +10,7 @@ from fleetctl.onbox import nvidia
 from fleetctl.onbox.journalctl import read_back, read_matching
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
+from fleetctl.onbox.redacted import hidden
 from fleetctl.onbox.units import comm_of, engine_processes
 from fleetctl.onbox.waits import meminfo
 
@@ -64,7 +65,7 @@ class Found:
         if len(self.lines) < self._most:
             # A line of an entry that has several has no time of its own.
             with contextlib.suppress(ValueError):
-                self.lines.append({"at": float(when), "text": rest[:LONGEST]})
+                self.lines.append({"at": float(when), "text": hidden(rest[:LONGEST])})
 
     def told(self) -> Dict[str, Any]:
         """``count``, and ``lines`` with ``at`` (epoch seconds) and ``text``, the newest first."""

@@ -14,6 +14,7 @@ from fleetctl.onbox.main import Call, op
 
 LOG = "history"  # .jsonl, and .1.jsonl with what is older
 LIMIT = 256 * 1024  # bytes of one file
+LATEST = 1e11  # epoch seconds; no clock says so much
 LONGEST = 500  # characters of what a move says of itself that its line keeps
 
 META = ("operation", "from_layout", "to_layout", "who", "command", "started", "fleetctl")
@@ -142,4 +143,5 @@ def _parsed(text: bytes) -> Optional[Dict[str, Any]]:
     except ValueError:
         return None
     good = isinstance(line, dict) and isinstance(line.get("move"), str)
-    return line if good and isinstance(line.get("written"), (int, float)) else None
+    written = line.get("written") if good else None
+    return line if isinstance(written, (int, float)) and 0 <= written < LATEST else None

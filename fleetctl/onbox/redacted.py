@@ -10,27 +10,41 @@ from typing import Iterable, List
 HIDDEN = "***"
 LONGEST = 300  # characters of a line
 
-_QUOTED = r"""(?: "(?:[^"\\]|\\.)*"? | '(?:[^'\\]|\\.)*'? )"""
-# NAME_TOKEN=value, --api-key value, "password": "value", api_key=['value', 'value'], '--api-key', 'value'.
+# NAME_TOKEN=value, --api-key value, '--api-key', 'value', "password": "value", \"password\": \"value\", and lists.
 _NAMED = re.compile(
-    r"""(?ix) (?<![\w.-])
-        ( [\w.-]* (?: token(?!s|i) | secret | passw(?:or)?d | passphrase | (?:api|access)[-_]?key | credential )
-        [\w.-]* (?: ["']? (?: \s*[=:]\s* | \s+ ) | ["'] \s* , \s* (?= ["'] ) ) ) (?! -- )
-        (?: [\[(] \s* %s (?: \s* , \s* %s )* \s* [\])]? | %s | [^\s"',;]+ ) """
-    % (_QUOTED, _QUOTED, _QUOTED)
+    r"""(?ix) ( (?: token(?!s|i) | secret | passw(?:or)?d | passphrase | (?:api|access|private|encryption)[-_ ]?key
+        | credential | _pass(?=["'\s=:]) | _pwd(?=["'\s=:]) )
+        [\w.-]{0,40} \\? ["']? (?: \s*[=:]\s* | \s*,\s*(?=["']) | \s+ ) )
+        (?! -- ) (?: "(?:[^"\\]|\\.)*"? | '(?:[^'\\]|\\.)*'? | \\"[^"]*"? | \\'[^']*'?
+        | [\[(]\s*["'][^\])]*[\])]? | [^\s"',;]+ ) """
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")
-_IN_URL = re.compile(r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@")
-_KNOWN = re.compile(r"\b(?:sk-|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|nvapi-)[\w-]{6,}")
+_HEADER = re.compile(
+    r"(?i)\b((?:authorization|cookie)(?:\\?[\"']?\s*[:=]|[\"']\s*,)"
+    r"(?!\s*b?\\?[\"']?(?:bearer|basic)\b)\s*b?\\?[\"']?)[^\s\"'][^\"']*"
+)
+_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,200}:)[^\s/]+@")
+_IN_QUERY = re.compile(r"(?i)([?&](?:key|sig|signature|x-amz-signature)=)[^\s&\"']+")
+_USER = re.compile(r"((?<!\S)(?:-u\s*|--user[ =])[\"']?[^\s:\"'\d-][^\s:\"']{0,64}:)[^\s\"']+")
+_SSHPASS = re.compile(r"(\bsshpass\s+-p\s*)[^\s]+")
+_KNOWN = re.compile(
+    r"\b(?:(?:sk-|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|nvapi-|AKIA)[\w-]{6,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
 
 
 def redacted(line: str) -> str:
     """A line of text without the values that look like secrets, at most LONGEST characters long."""
-    line = _BEARER.sub(r"\1 " + HIDDEN, line[: 4 * LONGEST])
-    line = _NAMED.sub(r"\1" + HIDDEN, line)
+    safe = hidden(line[: 4 * LONGEST])
+    return safe[:LONGEST] + ("…" if len(line) > LONGEST else "")
+
+
+def hidden(line: str) -> str:
+    """A line of text, as long as it is, without the values that look like secrets."""
+    line = _BEARER.sub(r"\1 " + HIDDEN, line)
+    for rule in (_USER, _SSHPASS, _NAMED, _HEADER, _IN_QUERY):
+        line = rule.sub(r"\1" + HIDDEN, line)
     line = _IN_URL.sub(r"\1" + HIDDEN + "@", line)
-    line = _KNOWN.sub(HIDDEN, line)
-    return line[:LONGEST] + ("…" if len(line) > LONGEST else "")
+    return _KNOWN.sub(HIDDEN, line)
 
 
 def all_redacted(lines: Iterable[str], most: int) -> List[str]:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, Iterator, List
 
 from fleetctl.onbox.examine_processes import started
 from fleetctl.onbox.lock import require_claim
@@ -55,6 +55,28 @@ def end_process(call: Call, pid: int, began: int, engine: str) -> Dict[str, Any]
     ``began`` is when it began, in clock ticks: another process may have its number by now.
     """
     require_claim()
+    with _held(pid) as send:
+        return _end(call, pid, began, engine, send)
+
+
+@contextlib.contextmanager
+def _held(pid: int) -> Iterator[Callable[[int], None]]:
+    """How to signal a process and no other: between a look and a signal its number can become another's.
+
+    Where this python or kernel has no such hold, by the number.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)  # type: ignore[attr-defined,unused-ignore] # Python 3.9
+    except (AttributeError, OSError):
+        yield lambda number: os.kill(pid, number)
+        return
+    try:
+        yield lambda number: signal.pidfd_send_signal(descriptor, number)  # type: ignore[attr-defined,unused-ignore]
+    finally:
+        os.close(descriptor)
+
+
+def _end(call: Call, pid: int, began: int, engine: str, send: Callable[[int], None]) -> Dict[str, Any]:
     if started(pid) != began:
         return {"ended": False}
     if environment_of(pid).get("FLEETCTL_ENGINE") != engine:
@@ -62,7 +84,7 @@ def end_process(call: Call, pid: int, began: int, engine: str) -> Dict[str, Any]
     begin = time.monotonic()
     for number, limit in ((signal.SIGTERM, TERM_LIMIT), (signal.SIGKILL, GONE_LIMIT)):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+            send(number)
         deadline = time.monotonic() + limit
         while started(pid) == began and time.monotonic() < deadline:
             call.check()

@@ -5,6 +5,7 @@ from typing import Any, Dict, List
 
 from fleetctl.onbox.main import Call, OpError
 from fleetctl.onbox.process import run
+from fleetctl.onbox.redacted import redacted
 
 SCHEDULED = "5eb03494b6584870a536b337290809b3"  # systemd's SD_MESSAGE_UNIT_RESTART_SCHEDULED
 WINDOW = 3600  # seconds
@@ -58,5 +59,5 @@ def restarts_of(call: Call, unit: str) -> Dict[str, Any]:
             elif message.startswith(("Starting ", "Started ")):
                 refused = False
         elif (IN_USE in message and "container name" in message) or ZOMBIE in message:
-            collisions.append(message)
+            collisions.append(redacted(message))
     return {"known": done["rc"] == 0, "times": times, "refused": refused, "collisions": collisions[-3:]}

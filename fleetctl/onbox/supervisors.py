@@ -3,6 +3,7 @@
 Only what names one of our units, containers or ports, or starts an engine itself, is told; nothing here judges it.
 """
 
+import contextlib
 import json
 import os
 import pwd
@@ -177,10 +178,14 @@ def _containers_of(call: Call, program: str, path: str, target: Target) -> List[
             return []
         told = run(call, [path, "inspect", "--type", "container", *ids], timeout=2 * CONTAINER_LIMIT)
         inspected = json.loads(told["out"] or "[]")
-    except (OpError, ValueError):
+    except (OpError, ValueError, RecursionError):
         return []  # its daemon does not answer: nothing is known
     updates = program == "docker" or _updates(call, path)
-    return [one for entry in inspected for one in _container(program, entry, target, updates)]
+    found: List[Dict[str, Any]] = []
+    for entry in inspected if isinstance(inspected, list) else []:
+        with contextlib.suppress(AttributeError, TypeError, ValueError, LookupError):  # one that is none hides no other
+            found += _container(program, entry, target, updates)
+    return found
 
 
 def _updates(call: Call, path: str) -> bool:
@@ -201,7 +206,7 @@ def _container(program: str, entry: Dict[str, Any], target: Target, updates: boo
         int(bound["HostPort"])
         for bindings in (host.get("PortBindings") or {}).values()
         for bound in bindings or []
-        if str(bound.get("HostPort", "")).isdigit()
+        if re.fullmatch("[0-9]{1,5}", str(bound.get("HostPort", "")))
     )
     asked = [int(word) for word in re.findall(r"--port[= ](\d+)", command)] if host.get("NetworkMode") == "host" else []
     engine = bool(ENGINE.search(image + " " + command)) or "vllm" in image.rsplit("/", 1)[-1]

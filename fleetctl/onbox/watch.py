@@ -10,11 +10,10 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from fleetctl.onbox import haproxy, kept
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
+from fleetctl.onbox.metricspage import chosen, page_of
 from fleetctl.onbox.process import run
 from fleetctl.onbox.waits import meminfo
 
-LARGEST_PAGE = 4 << 20  # bytes of /metrics that are read; vLLM's has some 100,000
-MOST_KEPT = 256 << 10  # bytes of it that travel
 PRESSURE = "/proc/pressure/memory"
 INVOCATIONS = "/run/systemd/units/invocation:"  # + unit: a link to the InvocationID of a unit that runs
 CLIENTS = "fleetctl_clients"  # the frontend that clients use
@@ -114,48 +113,6 @@ class _Pages:
             self._told[engine["id"]] = {"why": "%s was started anew while it was read" % unit}
         else:
             self._told[engine["id"]] = {"lines": kept_lines, "run": before, "at": at}
-
-
-def page_of(address: str, port: int, deadline: float) -> bytes:
-    """The page /metrics of an engine. ValueError for one that is too large, OSError when it is not there in time.
-
-    An engine that sends a byte now and then keeps nobody longer than one that sends none.
-    """
-    connection = http.client.HTTPConnection(address, port, timeout=max(0.05, deadline - time.monotonic()))
-    try:
-        connection.request("GET", "/metrics", headers={"Connection": "close"})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise ValueError("GET /metrics is answered with %d" % answer.status)
-        parts: List[bytes] = []
-        size = 0
-        while True:
-            part = answer.read1(65536)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-            size += len(part)
-            if size > LARGEST_PAGE:
-                raise ValueError("its /metrics has more than %d MiB" % (LARGEST_PAGE >> 20))
-            if time.monotonic() > deadline:
-                raise socket.timeout("timed out")
-    finally:
-        connection.close()
-
-
-def chosen(page: bytes, names: Set[str]) -> str:
-    """The lines of a page whose sample has one of the names. ValueError when they are too many."""
-    wanted = {name.encode() for name in names}
-    kept_lines = [line for line in page.split(b"\n") if line[:1] != b"#" and _name(line) in wanted]
-    text = b"\n".join(kept_lines)
-    if len(text) > MOST_KEPT:
-        raise ValueError("its /metrics has more than %d KiB of what is counted" % (MOST_KEPT >> 10))
-    return text.decode("utf-8", "replace")
-
-
-def _name(line: bytes) -> bytes:
-    brace = line.find(b"{")
-    return line[:brace] if brace >= 0 else line.split(b" ", 1)[0]
 
 
 def invocation(unit: str) -> Optional[str]:

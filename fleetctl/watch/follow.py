@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fleetctl.watch.reading import Reading, read
 from fleetctl.watch.sample import Figures
@@ -14,8 +14,9 @@ from fleetctl.watch.totals import Totals
 class Followed:
     """An engine. ``totals`` stays what it was while the engine cannot be read; ``step`` is the last one."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, served_as: Sequence[str] = ()) -> None:
         self.model = model
+        self.served_as = served_as
         self.totals = Totals()
         self.step = Step(Reading())
         self.figures = Figures()
@@ -34,6 +35,9 @@ class Followed:
         if reading.empty:
             self.missed()
             return "its /metrics has nothing that is known here (vLLM: --disable-log-stats? SGLang: --enable-metrics)"
+        if self.served_as and reading.models and not reading.models & set(self.served_as):
+            self.missed()  # somebody else's, at its port: it would count for this one for ever
+            return f"what answers at its port serves {sorted(reading.models)[0][:80]!r}, not {self.served_as[0]}"
         self.totals.read(reading.counters, reading.process, page.run)
         sums = self.totals.sums
         seconds, more = None, {}

@@ -2,6 +2,9 @@
 
 An engine may be several behind one model name (``engine="0"``, ``engine="1"``: data parallel). What is counted is
 summed over them, and so are requests; how full a cache is, is not.
+
+A sum that lacks one of its samples would look like a counter that began anew, and what was counted before would count
+twice. So a counter with a sample that is damaged, negative or no number is not known at all this time.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from prometheus_client.samples import Sample as Line
 
 from fleetctl.watch.names import PROCESS, Row, rows_of
 
+LONGEST_NAME = 200
 LONGEST_LINE = 8192  # characters; that of cache_config_info has 1,100; longer ones are nobody's metrics
 MOST_LINES = 5000
+LARGEST = 2.0**63  # no engine counts so far
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Reading:
     prefix_hit_rate: float | None = None
     acceptance: float | None = None
     process: str | None = None
+    models: frozenset[str] = frozenset()
+    """The names of models that its samples carry; llama.cpp's carry none."""
 
     @property
     def empty(self) -> bool:
@@ -51,38 +58,40 @@ def read(text: str) -> Reading:
     counters = {}
     for row in rows_of("counter"):
         have = _first(row, found)
-        if have and row.figure not in counters:
+        if have and row.figure not in counters and _whole(have):
             counters[row.figure] = _sum(have)
     gauges: dict[str, list[Line]] = {}
     for row in rows_of("gauge"):
-        have = _first(row, found)
+        have = [line for line in _first(row, found) if math.isfinite(line.value)]
         if have:
             gauges.setdefault(row.figure, have)
     sizes = _sizes(gauges.get("cache_tokens", []))
     return Reading(
         counters=counters,
-        running=_sum(gauges["running"]) if "running" in gauges else None,
-        waiting=_sum(gauges["waiting"]) if "waiting" in gauges else None,
+        running=_sum(gauges["running"]) if _whole(gauges.get("running", [])) else None,
+        waiting=_sum(gauges["waiting"]) if _whole(gauges.get("waiting", [])) else None,
         cache_usage=_usage(gauges.get("cache_usage", []), sizes),
         cache_tokens=sum(sizes.values()) or None,
         prefix_hit_rate=_mean(gauges.get("prefix_hit_rate", [])),
         acceptance=_mean(gauges.get("acceptance", [])),
         process=_process(found.get(PROCESS, [])),
+        models=frozenset(line.labels["model_name"] for have in found.values() for line in have if _names_model(line)),
     )
 
 
 def lines(text: str) -> Iterable[Line]:
-    """The samples of a page, one line at a time, so that one that is damaged spoils no other."""
+    """The samples of a page, one line at a time; one that is damaged is no number (NaN), and spoils no other name."""
     for number, line in enumerate(text.split("\n")):
         if number >= MOST_LINES:
             return
-        if not line.strip() or line.startswith("#") or len(line) > LONGEST_LINE:
+        if not line.strip() or line.startswith("#"):
             continue
         try:
-            samples = [sample for family in text_string_to_metric_families(line) for sample in family.samples]
+            if len(line) > LONGEST_LINE:
+                raise ValueError(line)
+            yield from [sample for family in text_string_to_metric_families(line) for sample in family.samples]
         except (ValueError, KeyError, IndexError, AttributeError, TypeError):  # all that the parser answers junk with
-            continue
-        yield from (sample for sample in samples if math.isfinite(sample.value))
+            yield Line(line.partition("{")[0].partition(" ")[0][:LONGEST_NAME], {}, math.nan)
 
 
 def weighed(usages: Iterable[tuple[float, float | None]]) -> float | None:
@@ -101,6 +110,15 @@ def _first(row: Row, found: Mapping[str, list[Line]]) -> list[Line]:
     return next((found[name] for name in row.spellings if name in found), [])
 
 
+def _whole(have: list[Line]) -> bool:
+    """There are samples, and all of them are numbers that a count can have."""
+    return bool(have) and all(0 <= line.value < LARGEST for line in have)
+
+
+def _names_model(line: Line) -> bool:
+    return ":" in line.name and bool(line.labels.get("model_name"))
+
+
 def _engine(line: Line) -> str:
     """Which of several engines behind one page a sample is about."""
     return line.labels.get("engine") or line.labels.get("dp_rank") or ""
@@ -109,12 +127,13 @@ def _engine(line: Line) -> str:
 def _each(have: list[Line]) -> dict[str, float]:
     """Engine → its value. The ranks of one engine (SGLang can expose all of them) tell the same thing, and count once.
 
-    Samples that differ in other labels, such as the model's name, are added up.
+    Samples that differ in other labels, such as the model's name, are added up; one that is told twice counts once.
     """
+    series: dict[tuple[tuple[str, str], ...], Line] = {tuple(sorted(line.labels.items())): line for line in have}
     ranks: dict[tuple[str, str, str], float] = {}
-    for line in have:
+    for line in series.values():
         rank = (_engine(line), line.labels.get("tp_rank", ""), line.labels.get("pp_rank", ""))
-        ranks[rank] = ranks.get(rank, 0.0) + max(0.0, line.value)
+        ranks[rank] = ranks.get(rank, 0.0) + line.value
     each: dict[str, float] = {}
     for (engine, _, _), value in ranks.items():
         each[engine] = max(each.get(engine, 0.0), value)
@@ -160,4 +179,4 @@ def _usage(have: list[Line], sizes: Mapping[str, float]) -> float | None:
 
 
 def _process(have: list[Line]) -> str | None:
-    return repr(have[0].value) if have else None
+    return repr(have[0].value) if have and math.isfinite(have[0].value) else None

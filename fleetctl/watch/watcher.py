@@ -115,6 +115,7 @@ class Watcher:
     def _copy(self, engine: Engine, release: Release, told: Mapping[str, Told]) -> Copy:
         head = engine.head.box
         followed = self._followed.setdefault(engine.id, Followed(engine.model))
+        followed.served_as = engine.served_as
         answer = told.get(head)
         if answer is None:
             asked = self._asked.get(head)

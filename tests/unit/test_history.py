@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
+from fleetctl.cli.output import console, emit, hang
+from fleetctl.cli.show_history import show_steps
 from fleetctl.facts.history import HistoryFacts
 from fleetctl.onbox import guard, history, journal, kept, lock
 from fleetctl.onbox.main import Call
@@ -190,3 +195,42 @@ def test_the_steps_of_a_move_are_told_whatever_version_wrote_them() -> None:
     seen = [(step.id, step.state, step.took) for step in steps_of({"plan": {"steps": steps}, "records": records})]
     assert seen == [("one", "undone", 2.5), ("two", "begun", None), ("three", "waiting", None)]
     assert [step.summary for step in steps_of({"plan": None, "records": records})] == ["one", "two"]
+
+
+@pytest.mark.parametrize("at", [-1e18, 1e300, float("nan"), float("inf"), 4e9, 9e15])
+def test_a_time_that_none_can_be_is_shown_and_stops_nothing(at: float, capsys: pytest.CaptureFixture[str]) -> None:
+    moves = [{"move": "m", "written": at, "operation": "apply", "started": at, "ended": 1.0, "result": "done"}]
+    (change,) = changes({"a": HistoryFacts.model_validate({"moves": moves})}, 20)
+    show_steps(change, "a", steps_of({"plan": None, "records": [{"type": "begin", "step": "s", "at": at}]}), console())
+    emit("change", **asdict(change))
+    told = capsys.readouterr().out
+    assert "apply nothing" in told
+    json.loads(told.splitlines()[-1], parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("wrong", [{"operation": None}, {"scores": 5}, {"gap": "long"}, {"to_layout": ["x"]}])
+def test_a_move_whose_data_were_damaged_hides_no_other_and_is_told(wrong: dict[str, Any]) -> None:
+    good = {"move": "one", "written": 1.0, "operation": "apply", "result": "done"}
+    facts = HistoryFacts.model_validate({"moves": [good, {**good, "move": "two", **wrong}], "acts": [{"at": "x"}]})
+    assert [(one.move, one.operation) for one in facts.moves] == [("one", "apply"), ("two", "change")]
+
+
+@pytest.mark.parametrize("written", ["1e400", "1" + "0" * 400, "NaN", "-5", '"5"', "null"])
+def test_a_line_with_a_time_that_none_can_be_hides_no_other(box: Path, written: str) -> None:
+    (Path(kept.VAR) / "history.jsonl").write_text(
+        f'{{"move": "one", "written": {written}}}\n{{"move": "two", "written": 5, "operation": "apply"}}\n'
+    )
+    told = history.history(Call(1, lambda message: None), last=20)
+    assert [move["move"] for move in told["moves"]] == ["two"]
+
+
+def test_nothing_that_a_terminal_would_obey_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Words of engines and models are in what a move failed of, and names on boxes in what doctor saw."""
+    hostile = "a\x1b]0;title\x07b\x9b2J\u202ec\ud800\r"
+    out = console()
+    table = Table()
+    table.add_row(hostile)
+    for what in (hostile, Text(hostile, style="bold"), table):
+        out.print(what, markup=False)
+    hang(out, Text(hostile), 2)
+    assert not set(capsys.readouterr().out) & set("\x1b\x07\x9b\u202e\ud800\r")

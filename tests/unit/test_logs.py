@@ -15,9 +15,10 @@ from planned import office
 
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.onbox import logs as onbox
+from fleetctl.onbox.redacted import redacted as on_the_box
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.render.layout import render_layout
-from fleetctl.watch.logs.clean import HIDDEN, lines_of
+from fleetctl.watch.logs.clean import HIDDEN, lines_of, redacted
 from fleetctl.watch.logs.line import Line, Note
 from fleetctl.watch.logs.merge import LONGEST, STALL, WINDOW, Merge, Phase
 from fleetctl.watch.logs.moment import parse_moment
@@ -51,7 +52,20 @@ from fleetctl.watch.logs.stream import Wanted
         ("fetching https://me:pass@hub.example/x", f"fetching https://me:{HIDDEN}@hub.example/x"),
         ("token hf_abcdefghijklmnopqrstuv is bad", f"token {HIDDEN} is bad"),
         ("key sk-proj_0123456789abcdef used", f"key {HIDDEN} used"),
+        ('body={\\"api_key\\": \\"abc\\"}', f'body={{\\"api_key\\": {HIDDEN}\\"}}'),
+        ('{"accessToken":"abc", "token": "def"}', f'{{"accessToken":{HIDDEN}, "token": {HIDDEN}}}'),
+        ("authorization: Token abcdef", f"authorization: Token {HIDDEN}"),
+        ("(b'authorization', b'abcdef')", f"(b'authorization', b'{HIDDEN}')"),
+        ("Cookie: session=abc; other=def", f"Cookie: {HIDDEN}"),
+        ("http://me:p@ss@host/x", f"http://me:{HIDDEN}@host/x"),
+        ("GET /x?token=abc&a=1 and ?X-Amz-Signature=abc", f"GET /x?token={HIDDEN}&a=1 and ?X-Amz-Signature={HIDDEN}"),
+        ("DB_PASS=abc MYSQL_PWD=abc PWD=/root", f"DB_PASS={HIDDEN} MYSQL_PWD={HIDDEN} PWD=/root"),
+        ("--api-key ['abc', 'd'] x", f"--api-key {HIDDEN} x"),
+        ('api_key = "abc', f"api_key = {HIDDEN}"),
+        ("github_pat_0123456789abcdefgh", HIDDEN),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJhIjoxfQabc.abc", HIDDEN),
         # Nothing secret in these.
+        ("unexpected token: 'x', token=5 http://host:8000/users/a b@c", None),
         ("Avg generation throughput: 12.0 tokens/s, Running: 1 reqs", None),
         ("max_num_batched_tokens=8192, eos_token_id: 2, pad_token='<pad>', token_ids=[1]", None),
         ("max_tokens=16 prompt_tokens: 5 tokenizer=/models/x KEY=1", None),
@@ -61,6 +75,23 @@ from fleetctl.watch.logs.stream import Wanted
 )
 def test_values_of_keys_and_tokens_are_hidden_and_nothing_else(said: str, shown: str | None) -> None:
     assert lines_of(said) == [said if shown is None else shown]
+
+
+@pytest.mark.parametrize(
+    "piece", ["a_", "a-", "-a", "A_", "aA_", "a.", "hf_token", "access_", "secret ", "'a',", "a://b:"]
+)
+@pytest.mark.parametrize("hide", [redacted, on_the_box], ids=["log", "box"])
+def test_no_line_takes_long_to_be_made_safe(piece: str, hide: Callable[[str], str]) -> None:
+    """Twice as long a line may take a little more than twice the time, and not four times and more."""
+
+    def took(length: int) -> float:
+        line = f"--api-key ['{piece}" + piece * (length // len(piece))
+        began = time.process_time()
+        hide(line)
+        return time.process_time() - began
+
+    took(1000)
+    assert min(took(16_000) for _ in range(3)) < 0.05 + 12 * min(took(4_000) for _ in range(3))
 
 
 @pytest.mark.parametrize(

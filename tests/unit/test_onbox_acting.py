@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetctl.onbox.acting import Target, acts, found_in, starts_engine
+from fleetctl.onbox.acting import LARGEST, Target, acts, found_in, starts_engine
 from fleetctl.onbox.examine_engines import Log
 from fleetctl.onbox.redacted import all_redacted, redacted
 from fleetctl.watch.logs.clean import lines_of
@@ -92,6 +92,16 @@ def test_a_line_that_starts_an_engine_is_told_from_one_that_names_it(line: str, 
         ("PASSWORD='a b' x", "PASSWORD=*** x"),
         ('{"password": "a b", "x": 1}', '{"password": ***, "x": 1}'),
         ("echo sk-abcdefgh", "echo ***"),
+        ("ExecStart=x '--api-key', 'abc', '--port'", "ExecStart=x '--api-key', ***, '--port'"),
+        ("args: {'api_key': ['abc', 'def'], 'port': 1}", "args: {'api_key': ***, 'port': 1}"),
+        ('-d {\\"api_key\\": \\"abc\\"}', '-d {\\"api_key\\": ***}'),
+        ("curl -H 'Authorization: abc def' x", "curl -H 'Authorization: ***' x"),
+        ("curl -u admin:abc http://x", "curl -u admin:*** http://x"),
+        ("curl --user=admin:abc http://x", "curl --user=admin:*** http://x"),
+        ("sshpass -p abc ssh x", "sshpass -p *** ssh x"),
+        ("redis://:abc@host/0 http://me:p@ss@host", "redis://:***@host/0 http://me:***@host"),
+        ("MYSQL_PWD=abc DB_PASS=def PWD=/root", "MYSQL_PWD=*** DB_PASS=*** PWD=/root"),
+        ("docker run -u 1000:1000 x", "docker run -u 1000:1000 x"),
         ("--max-num-batched-tokens 8192", "--max-num-batched-tokens 8192"),
         ("tokenizer: /models/qwen", "tokenizer: /models/qwen"),
         ("LimitNOFILE=1048576", "LimitNOFILE=1048576"),
@@ -150,3 +160,15 @@ def test_a_line_of_nothing_but_names_of_secrets_takes_no_longer_than_many_others
     for clean in (redacted, lines_of):
         for one in ("token", "a", "secret=", "api_key=['", "a://", "a-", "a_", "-a", "A_TOKEN"):
             assert took(clean, (one * 16384)[:16384]) < max(2.0, 100 * took(clean, usual)), (clean, one)
+
+
+@pytest.mark.parametrize(
+    "words", ["systemctl restart $X ", "systemctl ", "docker run ", "lsof ", "pkill -x ", "systemctl stop [a* ", "a "]
+)
+def test_a_file_of_one_long_line_is_looked_at_in_no_time(words: str) -> None:
+    """One unit file like that kept doctor busy for minutes."""
+    target = Target([f"fleetctl-{n}.service" for n in range(20)], ["fleetctl-1"], [8000])
+    began = time.process_time()
+    acts(words * (LARGEST // len(words)) + "fleetctl-1", target)
+    assert time.process_time() - began < 5
+    assert acts("x " * 50 + "; systemctl restart fleetctl-1; " + "x " * 20_000, target)

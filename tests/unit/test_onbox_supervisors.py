@@ -193,3 +193,19 @@ def test_what_the_journal_says_of_restarts(
         refused,
         collisions,
     )
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["null", "[5]", "{}", "5", "[" * 100_000, '[{"HostConfig": [1], "Config": "x"}]', '[{"Config": {"Cmd": 5}}]'],
+)
+def test_containers_that_are_none_hide_no_other(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = '[{"Name": "/left", "Config": {"Image": "vllm/vllm-openai"}, "HostConfig": {}}'
+    whole = f"{good}, {told[1:-1] or 5}]" if told.startswith("[{") else told
+
+    def run(call: Any, argv: list[str], timeout: float) -> dict[str, Any]:
+        return {"rc": 0, "out": "aaaa" if argv[1] == "ps" else whole}
+
+    monkeypatch.setattr(supervisors, "run", run)
+    found = supervisors._containers_of(Call(1, lambda message: None), "docker", "docker", Target([], [], [8000]))
+    assert [one["name"] for one in found] == (["left"] if told.startswith("[{") else [])

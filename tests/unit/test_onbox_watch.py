@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fleetctl.onbox import watch
+from fleetctl.onbox import metricspage, watch
 from fleetctl.watch.names import wanted
 
 PAGE = b"""\
@@ -88,7 +88,7 @@ def test_only_lines_of_figures_that_are_watched_travel() -> None:
 
 
 def test_a_page_that_is_too_large_or_has_too_much_to_count_is_refused() -> None:
-    with serving(page(b"x" * (watch.LARGEST_PAGE + 1))) as port:
+    with serving(page(b"x" * (metricspage.LARGEST_PAGE + 1))) as port:
         assert "has more than 4 MiB" in read(port)["why"]
     with serving(page(b"vllm:prompt_tokens_total 1\n" * 20_000)) as port:
         assert "has more than 256 KiB" in read(port)["why"]
@@ -103,6 +103,45 @@ def test_an_engine_that_is_slow_keeps_nobody_longer_than_the_limit(
         told = read(port, within=0.3)
         assert time.monotonic() - began < 3
     assert "not answered in time" in told["why"]
+
+
+def test_an_engine_whose_headers_never_end_leaves_no_thread_behind() -> None:
+    """Every look would leave one: a box that is watched for a day would run out of them."""
+
+    def endless(request: BaseHTTPRequestHandler) -> None:
+        try:
+            while True:
+                request.wfile.write(b"HTTP/1.1 200 OK\r\n" if not request.close_connection else b"X")
+                request.close_connection = True
+                time.sleep(0.05)
+        except OSError:
+            return
+
+    def reads() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if getattr(one, "_target", None) and "_read" in one.name]
+
+    with serving(endless) as port:
+        assert "not answered in time" in read(port, within=0.3)["why"]
+        deadline = time.monotonic() + 10
+        while reads() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not reads()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"],
+    ids=["with its length", "without"],
+)
+def test_a_page_that_broke_off_with_its_engine_is_not_read(head: bytes) -> None:
+    """Its last number is another one, and what is missing would look as if it were counted anew."""
+
+    def dying(request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(head + b"vllm:prompt_tokens_total 12345")
+        request.close_connection = True
+
+    with serving(dying) as port:
+        assert read(port)["why"] == f"127.0.0.1:{port}: its /metrics broke off"
 
 
 def test_what_is_wrong_is_said_in_a_sentence() -> None:

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetctl.lab.standin.metrics import Metrics
+from fleetctl.watch.follow import Followed
 from fleetctl.watch.names import ROWS, wanted
 from fleetctl.watch.reading import MOST_LINES, Reading, read, weighed
 from fleetctl.watch.sample import Counts, Figures
+from fleetctl.watch.told import PageTold
 
 # vLLM 0.6.3 (V0 engine): counters declared with _total, no engine label, caches of GPU and CPU.
 VLLM_0_6 = """\
@@ -222,7 +224,7 @@ llamacpp:requests_deferred 4
 def test_pages(what: str, page: str, counters: dict[str, float], figures: dict[str, float]) -> None:
     told = read(page)
     assert dict(told.counters) == counters, what
-    others = {name: value for name, value in vars(told).items() if name not in ("counters", "process")}
+    others = {name: value for name, value in vars(told).items() if name not in ("counters", "process", "models")}
     assert {name: value for name, value in others.items() if value is not None} == figures, what
 
 
@@ -264,11 +266,41 @@ def test_caches_of_different_sizes_are_weighed_where_all_sizes_are_known() -> No
 )
 def test_junk_says_nothing_and_spoils_nothing(junk: str) -> None:
     assert read(junk).empty
-    assert dict(read(f"{junk}\nvllm:generation_tokens_total 5\n{junk}").counters) == {"generation_tokens": 5}
+    assert dict(read(f"{junk}\nvllm:prompt_tokens_total 5\n{junk}").counters) == {"prompt_tokens": 5}
+
+
+STOPPED, CUT = (
+    'vllm:request_success_total{finished_reason="stop"}',
+    'vllm:request_success_total{finished_reason="length"}',
+)
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "-Inf", "1e300", "twelve", "", '{"'])
+def test_a_sum_of_which_a_part_is_no_count_is_not_known_and_not_less(value: str) -> None:
+    """Less would look like a counter that began anew, and what was counted before would count twice."""
+    followed = Followed("m")
+    for page in (f"{STOPPED} 100\n{CUT} 10", f"{STOPPED} {value}\n{CUT} 10", f"{STOPPED} 101\n{CUT} 10"):
+        followed.take(PageTold(lines=page + "\nvllm:num_requests_running 1\n", at=1.0), "boot")
+    assert (followed.totals.sums["requests"], followed.totals.restarts) == (111, 0)
+    assert read(f"vllm:num_requests_running {value}").running is None
+
+
+def test_a_sample_that_is_told_twice_counts_once() -> None:
+    assert read(f"{STOPPED} 100\n{CUT} 10\n{STOPPED} 100").counters == {"requests": 110}
+
+
+def test_the_page_of_another_model_at_the_port_of_a_copy_does_not_count_for_it() -> None:
+    followed = Followed("big", ("big-1", "big"))
+    told = 'vllm:prompt_tokens_total{model_name="%s"} %d\n'
+    assert followed.take(PageTold(lines=told % ("big-1", 10), at=1.0), "boot") is None
+    assert "serves 'small', not big-1" in str(followed.take(PageTold(lines=told % ("small", 900), at=2.0), "boot"))
+    assert followed.figures == Figures()
+    assert followed.take(PageTold(lines=told % ("big-1", 11), at=3.0), "boot") is None
+    assert (followed.totals.sums, followed.totals.restarts) == ({"prompt_tokens": 11}, 0)
 
 
 def test_a_page_without_end_is_not_read_to_its_end() -> None:
-    page = "\n".join("vllm:generation_tokens_total 1" for _ in range(MOST_LINES + 100))
+    page = "\n".join(f'vllm:generation_tokens_total{{n="{n}"}} 1' for n in range(MOST_LINES + 100))
     assert read(page).counters["generation_tokens"] == MOST_LINES
 
 

@@ -11,31 +11,45 @@ _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 # C0 and C1 controls, and the marks that turn the direction of text or hide in it.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
-_PARTS = r"(?:[a-z]{1,24}[-_]){0,6}"  # bounded: a line of nothing else must not take minutes
 _NOT_SECRET = r"(?!(?:None|null|True|False|true|false)\b|\*|\[hidden\])"
 _NAME = (
-    r"(?:api[-_]?keys?|(?:hf|hub|auth|access|refresh|bearer|id|session|client|gh|github)[-_]token|"
-    r"(?:client|secret|private|access|encryption)[-_](?:secret|access[-_]key|key)|secret|password|passwd|passphrase)"
+    r"(?:api[-_ ]?keys?|(?:hf|hub|auth|access|refresh|bearer|id|session|client|gh|github)[-_]?token|"
+    r"(?:client|secret|private|access|encryption)[-_]?(?:secret|access[-_]?key|key)|secret|password|passwd|passphrase)"
 )
-_VARIABLE = r"[A-Z][A-Z0-9_]{0,80}(?:TOKEN|API_KEY|APIKEY|SECRET|SECRET_KEY|ACCESS_KEY|PASSWORD|PASSWD|CREDENTIALS)"
+_VARIABLE = (
+    r"[A-Z][A-Z0-9_]{0,80}(?:TOKEN|API_KEY|APIKEY|SECRET|SECRET_KEY|ACCESS_KEY|PASSWORD|PASSWD|_PASS|_PWD|CREDENTIALS)"
+)
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _LIST = rf"[\[(]\s*(?:{_QUOTED})(?:\s*,\s*(?:{_QUOTED}))*\s*,?\s*[\])]"
-_VALUE = rf"(?:{_LIST}|{_QUOTED}|{_NOT_SECRET}[^\s'\",;&)\]}}]+)"
+# The last alternative begins with the quote of JSON in a string (\"), or with one that has no end.
+_VALUE = rf"(?:{_LIST}|{_QUOTED}|\\?['\"]?{_NOT_SECRET}[^\s'\",;&)\]}}\\]+)"
+# No rule looks twice at more than a few words: a line of 16,000 characters takes milliseconds whatever is in it.
+_OPTION = rf"(?<![A-Za-z0-9_-])--?(?:[a-z]{{1,20}}[-_]){{0,4}}(?:{_NAME}|token)"
 # NAME=value, NAME: value, 'NAME': value, --NAME value, and '--NAME', 'value' as Python shows a list of arguments.
 _RULES = tuple(
     (re.compile(pattern), kept)
     for pattern, kept in (
-        (rf"(?i:(?P<kept>--?{_PARTS}(?:{_NAME}|token)(?:'\s*,\s*'|\"\s*,\s*\"))){_NOT_SECRET}[^'\"]+", True),
+        (rf"(?i:(?P<kept>{_OPTION}(?:'\s*,\s*'|\"\s*,\s*\"))){_NOT_SECRET}[^'\"]+", True),
+        (rf"(?i:(?P<kept>{_OPTION}(?:\s+|=)))(?!-)(?:{_LIST}|{_QUOTED}|{_NOT_SECRET}[^\s'\"]+)", True),
+        (rf"(?i:(?P<kept>(?<![A-Za-z0-9]){_NAME}\\?['\"]?\s*[=:]\s*)){_VALUE}", True),
+        (rf"(?P<kept>(?<![A-Za-z0-9_]){_VARIABLE}\\?['\"]?\s*[=:]\s*){_VALUE}", True),
+        # A token alone is mostly one of a model's: only where it is given to somebody.
+        (rf"(?i:(?P<kept>\\?['\"]token\\?['\"]\s*:\s*|(?<![\w-])token\s?[=:]\s?(?=['\"]?[\w.-]{{12}}))){_VALUE}", True),
+        (r"(?i:(?P<kept>[?&](?:token|key|sig|signature|x-amz-(?:signature|security-token))=))[^\s&'\"]+", True),
+        (r"(?i:(?P<kept>\b(?:bearer|basic)\s+))[A-Za-z0-9._~+/=-]{6,}", True),
         (
-            rf"(?i:(?P<kept>--?{_PARTS}(?:{_NAME}|token)(?:\s+|=)))(?!-)(?:{_QUOTED}|{_NOT_SECRET}[^\s'\"]+)",
+            r"(?i:(?P<kept>\b(?:x-api-key|authorization)(?:\\?['\"]?\s*[:=]|['\"]\s*,)"
+            r"(?!\s*b?\\?['\"]?(?:bearer|basic)\b)\s*b?\\?['\"]?(?:[a-z][\w-]{0,20}\s+)?))[^\s'\",\\]+",
             True,
         ),
-        (rf"(?i:(?P<kept>(?<![A-Za-z0-9]){_PARTS}{_NAME}['\"]?\s*[=:]\s*)){_VALUE}", True),
-        (rf"(?P<kept>(?<![A-Za-z0-9_])(?:{_VARIABLE})['\"]?\s*[=:]\s*){_VALUE}", True),
-        (r"(?i:(?P<kept>\b(?:bearer|basic)\s+))[A-Za-z0-9._~+/=-]{6,}", True),
-        (r"(?i:(?P<kept>\b(?:x-api-key|authorization)['\"]?\s*[:=]\s*['\"]?)(?!bearer|basic))[^\s'\",]+", True),
-        (r"(?P<kept>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)", True),
-        (r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,})", False),
+        (r"(?i:(?P<kept>\b(?:set-)?cookie(?:['\"]?\s*:|['\"]\s*,)\s*b?['\"]?))[^\s'\"][^'\"]*", True),
+        (r"(?P<kept>\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,200}:)[^\s/]+(?=@)", True),
+        (
+            r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|"
+            r"github_pat_\w{16,}|glpat-[\w-]{16,}|xox[abp]-[\w-]{10,}|AKIA[A-Z0-9]{16}|"
+            r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)",
+            False,
+        ),
     )
 )
 
