@@ -20,5 +20,5 @@ def shown(*, diffs: bool) -> str:
 def test_many_files_of_one_folder_are_told_together_and_one_by_one_with_their_differences() -> None:
     short, long = shown(diffs=False), shown(diffs=True)
     assert "a:/etc/fleetctl/proxy/ (" in short and "a:/etc/fleetctl/proxy/haproxy.cfg" not in short
-    assert "a:/etc/fleetctl/proxy/haproxy.cfg" in long and " files)" not in long
+    assert "a:/etc/fleetctl/proxy/haproxy.cfg" in long and "/proxy/ (" not in long
     assert "b:/etc/systemd/system/fleetctl-replicas-qwen.service" in short
