@@ -192,7 +192,9 @@ BROKEN = (
     ),
     Fault(
         "a copy whose start limit was taken away restarts for ever",
-        f"systemctl daemon-reload; for n in 1 2 3 4; do systemctl kill -s KILL {COPY}; sleep 1.5; done",
+        # Until systemd has started it again as often: on a busy machine a second may be too short for that.
+        f"U={COPY}; systemctl daemon-reload; for n in 1 2 3 4; do systemctl kill -s KILL $U; sleep 1; "
+        "until [ $(systemctl show -P NRestarts $U) -ge $n ]; do systemctl kill -s KILL $U; sleep 1; done; done",
         (("U11", f"{ETC}/{COPY}.d/loop.conf"), ("U12", COPY)),
         gone=f"rm -r {ETC}/{COPY}.d; systemctl daemon-reload; systemctl restart {COPY}",
         files={
