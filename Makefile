@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-again test-unit test-lab test-real lint install
+.PHONY: demo test test-again test-unit test-lab test-real test-real-again lint install
 
 install: $(VENV)/.installed
 
@@ -39,3 +39,6 @@ test-again: install
 
 test-real: install
 	$(BIN)/pytest -q tests/real
+
+test-real-again: install
+	$(BIN)/pytest -q --last-failed --last-failed-no-failures none tests/real

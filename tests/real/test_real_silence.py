@@ -10,6 +10,8 @@ from test_real_moves import PATIENCE, Table, ask, move, until
 
 from fleetctl.lab.lab import Lab
 
+MANY = 8  # requests at once: with few a quick machine may have answered those of one copy before anybody looks
+
 
 def usable(lab: Lab) -> int:
     """Engines that get requests, as the proxy says."""
@@ -25,18 +27,18 @@ def test_requests_on_a_copy_whose_core_hangs_are_answered_by_the_other(lab: Lab,
     try:
         move(lab, "replicas", "cutover", "--to", "replicas")
         until(lambda: usable(lab) == 2, lab)
-        with ThreadPoolExecutor(4) as pool:
-            asked = [pool.submit(ask, lab, tokens=900) for _ in range(4)]
+        with ThreadPoolExecutor(MANY) as pool:
+            asked = [pool.submit(ask, lab, tokens=900) for _ in range(MANY)]
             hung = until(lambda: running(lab, "box2") >= 1, lab)
             lab.exec("box2", ["pkill", "-STOP", "-f", "VLLM::EngineCore"])
             out = until(lambda: usable(lab) == 1, lab)
-            assert [one.result().status_code for one in asked] == [200] * 4
+            assert [one.result().status_code for one in asked] == [200] * MANY
         assert ask(lab, tokens=4).status_code == 200
         lab.exec("box2", ["pkill", "-CONT", "-f", "VLLM::EngineCore"])
         until(lambda: usable(lab) == 2, lab)
     finally:
         lab.fleet_file.write_text(written)
-    table.append(("a core hangs (5 s)", "", f"{out - hung:.1f}", "", "", "", "5", "0", ""))
+    table.append(("a core hangs (5 s)", "", f"{out - hung:.1f}", "", "", "", str(MANY + 1), "0", ""))
 
 
 def running(lab: Lab, box: str) -> float:
