@@ -33,7 +33,7 @@ MORE_THAN_SHARE = Kind(
     "The share of an engine is what it plans with, and no ceiling: what its processes take besides, CUDA graphs and "
     "the buffers of NCCL come on top. What is missing in the end is missing to the rest of the box.",
     "raise `reserve:` of the box by what they hold too much, then `fleetctl apply`",
-    "field notes of a cutover on boxes with databases; /proc/PID/status and nvidia-smi",
+    "an office's cutover on boxes with databases; /proc/PID/status and nvidia-smi",
 )
 OTHERS_SHORT = Kind(
     "M03",
@@ -43,7 +43,7 @@ OTHERS_SHORT = Kind(
     "guard's notes, or by a look now",
     "A box whose CPU and GPU share the memory freezes when it runs out, or the kernel ends what it likes least.",
     "raise `reserve:` of the box, then `fleetctl apply`",
-    "field notes of a cutover on boxes with databases",
+    "an office's cutover on boxes with databases",
 )
 GPU_OF_OTHERS = Kind(
     "M04",

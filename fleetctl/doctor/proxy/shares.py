@@ -22,7 +22,7 @@ IDLE = Kind(
     "chance cannot explain it (less than one in a million)",
     why="it is paid for and does nothing, and the others are slower than they need be",
     fix="see which setting sends requests past it; with `balance: leastconn` nothing should",
-    source="the log of HAProxy; field notes: all load went to one copy while the other sat idle",
+    source="the log of HAProxy; an office's cutover: all load went to one copy while the other sat idle",
 )
 ALL = Kind(
     "X08",
@@ -32,7 +32,7 @@ ALL = Kind(
     "requests that chance cannot explain it",
     why="half of the fleet is idle, and clients wait in the queue of the other half",
     fix="see which setting sends requests there; with `balance: leastconn` nothing should",
-    source="the log of HAProxy; field notes: all load went to one copy while the other sat idle",
+    source="the log of HAProxy; an office's cutover: all load went to one copy while the other sat idle",
 )
 METRICS = Kind(
     "X09",
