@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shlex
 import subprocess
 import time
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _common import CHECKOUT, BenchError, environment, run, say
+from _lab import boxes_of
 
-from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+from fleetctl.lab.lab import Lab
 from fleetctl.lab.state import Bind
 
 if TYPE_CHECKING:
@@ -40,14 +40,6 @@ s.connect("/run/fleetctl-proxy/admin.sock")
 s.sendall(b"show stat\\n")
 print(b"".join(iter(lambda: s.recv(65536), b"")).decode())
 """
-
-
-def base_cache() -> Path | None:
-    """A base system for boxes that another lab of this machine has built; None: the lab builds its own."""
-    known = [Path("/var/cache/fleetctl-lab/base"), DEFAULT_ROOT / "base"]
-    if named := os.environ.get("FLEETCTL_LAB_BASE"):
-        known.insert(0, Path(named))
-    return next((base for base in known if base.is_dir()), None)
 
 
 class Fleet:
@@ -183,17 +175,7 @@ def fleet_document(boxes: Sequence[LabBox]) -> Event:
 
     return {
         "fleet": "bench",
-        "boxes": {
-            box.name: {
-                "address": box.address,
-                "link": box.link_address,
-                "interface": "host0",
-                "memory": "4GiB",
-                "reserve": "1GiB",
-                "ssh": {"user": box.user, "key": str(box.key), "known_hosts": str(box.known_hosts)},
-            }
-            for box in boxes
-        },
+        "boxes": boxes_of(boxes, "4GiB", "1GiB"),
         "models": {
             MODEL: {
                 "weights": "lab/standin",

@@ -42,16 +42,14 @@ from _common import (
     at_least,
     at_most,
     make_venv,
-    print_figures,
     run,
     say,
     say_load,
-    workspace,
 )
+from _lab import base_cache, measured
 
-from fleetctl.errors import FleetError
 from fleetctl.lab.engines import engines_folder, vllm_folder
-from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+from fleetctl.lab.lab import Lab
 from fleetctl.lab.realvllm import ENGINE_ENVIRONMENT, install_vllm
 from fleetctl.lab.state import Bind
 from fleetctl.lab.tinymodel import make_tiny_model
@@ -79,25 +77,15 @@ def main() -> int:
     parser.add_argument("--only", choices=KINDS, action="append", help="only this kind of traffic; may be repeated")
     parser.add_argument("--cache", type=int, default=256, help="KV cache of each engine in MiB, 128 tokens each")
     options = parser.parse_args()
-    shared = DEFAULT_ROOT / "base"
     lab = Lab(
         FOLDER / "lab",
         bridge="fleetbench7",
         subnet="10.77.217.0/24",
         link_subnet="10.78.217.0/24",
-        base=shared if shared.is_dir() else None,
+        base=base_cache(),
     )
-    try:
-        with workspace(FOLDER, lab.down):
-            figures = measure(lab, options.rounds, options.only or list(KINDS), options.cache)
-    except (BenchError, FleetError) as error:
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted; the boxes are gone")
-        return 130
-    print_figures("affinity", figures)
-    return 0
+    kinds = options.only or list(KINDS)
+    return measured("affinity", FOLDER, lab.down, lambda: measure(lab, options.rounds, kinds, options.cache))
 
 
 def measure(lab: Lab, rounds: int, kinds: Sequence[str], cache: int) -> dict[str, Figure]:

@@ -36,16 +36,14 @@ from _common import (
     environment,
     interleaved,
     make_venv,
-    print_figures,
     run,
     say,
     say_load,
     version_of,
-    workspace,
 )
+from _lab import base_cache, boxes_of, measured
 
-from fleetctl.errors import FleetError
-from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+from fleetctl.lab.lab import Lab
 from fleetctl.lab.state import Bind
 
 if TYPE_CHECKING:
@@ -61,13 +59,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="rounds after the warm-up (7 or more for a claim)")
     parser.add_argument("--help-runs", type=int, default=15, help="runs of fleetctl --help")
     options = parser.parse_args()
-    shared = DEFAULT_ROOT / "base"
     lab = Lab(
         FOLDER / "lab",
         bridge="fleetbench0",
         subnet="10.77.205.0/24",
         link_subnet="10.78.205.0/24",
-        base=shared if shared.is_dir() else None,
+        base=base_cache(),
     )
     control = FOLDER / "ssh"
 
@@ -75,17 +72,7 @@ def main() -> int:
         _end_masters(control)
         lab.down()
 
-    try:
-        with workspace(FOLDER, clean):
-            figures = measure(lab, control, options.rounds, options.help_runs)
-    except (BenchError, FleetError) as error:
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted; the boxes are gone")
-        return 130
-    print_figures("apply", figures)
-    return 0
+    return measured("apply", FOLDER, clean, lambda: measure(lab, control, options.rounds, options.help_runs))
 
 
 def measure(lab: Lab, control: Path, rounds: int, help_runs: int) -> dict[str, Figure]:
@@ -140,17 +127,7 @@ def write_fleet(boxes: Sequence[LabBox]) -> Path:
     names = [box.name for box in boxes]
     document = {
         "fleet": "bench",
-        "boxes": {
-            box.name: {
-                "address": box.address,
-                "link": box.link_address,
-                "interface": "host0",
-                "memory": "4GiB",
-                "reserve": "1GiB",
-                "ssh": {"user": box.user, "key": str(box.key), "known_hosts": str(box.known_hosts)},
-            }
-            for box in boxes
-        },
+        "boxes": boxes_of(boxes, "4GiB", "1GiB"),
         "models": {
             model: {
                 "weights": "lab/standin",

@@ -42,17 +42,14 @@ from _common import (
     at_most,
     environment,
     make_venv,
-    print_figures,
     run,
     say,
     say_load,
-    workspace,
 )
 from _faults import SAYS, SKEWED, SPLITS, UNIT_DOWN, Fault, in_split, master_port
 from _faults_of_copies import COPIES, TOOLS, in_replicas, port_of
-from _fleet import base_cache
+from _lab import base_cache, boxes_of, measured
 
-from fleetctl.errors import FleetError
 from fleetctl.lab.lab import Lab
 from fleetctl.lab.state import Bind
 
@@ -91,17 +88,7 @@ def main() -> int:
         link_subnet="10.78.219.0/24",
         base=base_cache(),
     )
-    try:
-        with workspace(FOLDER, lab.down):
-            figures = Measured(lab).all(options.looks)
-    except (BenchError, FleetError) as error:
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted; the boxes are gone")
-        return 130
-    print_figures("doctor", figures)
-    return 0
+    return measured("doctor", FOLDER, lab.down, lambda: Measured(lab).all(options.looks))
 
 
 # The fleet ---------------------------------------------------------------------------------------------------
@@ -143,17 +130,7 @@ def document(boxes: Sequence[LabBox]) -> dict[str, Any]:
     models["astext"]["arguments"] = ["--enable-auto-tool-choice", "--tool-call-parser", "mistral"]
     return {
         "fleet": "bench",
-        "boxes": {
-            box.name: {
-                "address": box.address,
-                "link": box.link_address,
-                "interface": "host0",
-                "memory": f"{size}MiB",
-                "reserve": "2GiB",
-                "ssh": {"user": box.user, "key": str(box.key), "known_hosts": str(box.known_hosts)},
-            }
-            for box in boxes
-        },
+        "boxes": boxes_of(boxes, f"{size}MiB", "2GiB"),
         "models": models,
         "layouts": {
             "split": {

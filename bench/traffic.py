@@ -26,7 +26,8 @@ from pathlib import Path
 
 from _clients import Baseline, Clients, Record
 from _common import CHECKOUT, BenchError, make_venv, print_figures, say, say_load, workspace
-from _fleet import MODEL, Fleet, base_cache
+from _fleet import MODEL, Fleet
+from _lab import base_cache
 from _peers import install
 from _scenarios import SCENARIOS, Bench
 

@@ -45,16 +45,14 @@ from _common import (
     environment,
     interleaved,
     make_venv,
-    print_figures,
     run,
     say,
     say_load,
-    workspace,
 )
 from _fleet import until
+from _lab import base_cache, boxes_of, measured
 
-from fleetctl.errors import FleetError
-from fleetctl.lab.lab import DEFAULT_ROOT, Lab
+from fleetctl.lab.lab import Lab
 from fleetctl.lab.state import Bind
 
 if TYPE_CHECKING:
@@ -90,25 +88,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="runs of status after the warm-up")
     parser.add_argument("--scrapes", type=int, default=30, help="scrapes with 32 copies after the warm-up")
     options = parser.parse_args()
-    shared = DEFAULT_ROOT / "base"
     lab = Lab(
         FOLDER / "lab",
         bridge="fleetbench8",
         subnet="10.77.218.0/24",
         link_subnet="10.78.218.0/24",
-        base=shared if shared.is_dir() else None,
+        base=base_cache(),
     )
-    try:
-        with workspace(FOLDER, lab.down):
-            figures = measure(lab, options.rounds, options.scrapes)
-    except (BenchError, FleetError) as error:
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted; the boxes are gone")
-        return 130
-    print_figures("watch", figures)
-    return 0
+    return measured("watch", FOLDER, lab.down, lambda: measure(lab, options.rounds, options.scrapes))
 
 
 def measure(lab: Lab, rounds: int, scrapes: int) -> dict[str, Figure]:
@@ -152,17 +139,7 @@ def write_fleet(boxes: Sequence[LabBox], models: Sequence[str]) -> Path:
         }
     document = {
         "fleet": "bench",
-        "boxes": {
-            box.name: {
-                "address": box.address,
-                "link": box.link_address,
-                "interface": "host0",
-                "memory": "16GiB",
-                "reserve": "1GiB",
-                "ssh": {"user": box.user, "key": str(box.key), "known_hosts": str(box.known_hosts)},
-            }
-            for box in boxes
-        },
+        "boxes": boxes_of(boxes, "16GiB", "1GiB"),
         "models": {
             model: {
                 "weights": "lab/standin",
