@@ -50,8 +50,6 @@ def rows(path: str) -> List[Dict[str, str]]:
 def servers(path: str) -> Dict[str, Dict[str, Any]]:
     """``BACKEND/SERVER`` → status as ``show stat`` words it, and requests running and queued on it.
 
-    ``admin`` says what it was told to be (ready, drain or maint), which the status of a server that is down hides.
-
     ``BACKEND/BACKEND`` has the requests that wait in the backend's shared queue. The bridge is not among them: no move
     opens or closes it.
     """
@@ -61,14 +59,11 @@ def servers(path: str) -> Dict[str, Dict[str, Any]]:
 def everything(path: str) -> Dict[str, Dict[str, Any]]:
     """The same for all that HAProxy has."""
     found = {}
-    admin = admin_states(path)
     for row in rows(path):
         if row["svname"] == "FRONTEND":
             continue
-        name = "%s/%s" % (row["pxname"], row["svname"])
-        found[name] = {
+        found["%s/%s" % (row["pxname"], row["svname"])] = {
             "status": row["status"],
-            "admin": admin.get(name, ""),
             "running": int(row["scur"] or 0),
             "queued": int(row["qcur"] or 0),
             "total": int(row["stot"] or 0),
@@ -85,11 +80,18 @@ def info(path: str) -> Dict[str, str]:
 
 
 def look(path: str) -> Optional[Dict[str, Any]]:
-    """Configuration fingerprint, servers and bridge of a running proxy; None when it does not run."""
+    """Configuration fingerprint, servers and bridge of a running proxy; None when it does not run.
+
+    ``admin`` says what a server was told to be (ready, drain or maint), which the status of one that is down hides.
+    """
     try:
-        found = everything(path)
+        found, admin = everything(path), admin_states(path)
         bridge = found.get(BRIDGE + "/bridge")
-        known = {name: server for name, server in found.items() if not name.startswith(BRIDGE + "/")}
+        known = {
+            name: {**server, "admin": admin.get(name, "")}
+            for name, server in found.items()
+            if not name.startswith(BRIDGE + "/")
+        }
         return {"description": info(path).get("description", ""), "servers": known, "bridge": bridge}
     except OpError:
         return None
