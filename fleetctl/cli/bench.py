@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Via, Yes
+from fleetctl.cli.output import say
 
 if TYPE_CHECKING:
     from fleetctl.bench.endpoint import Endpoint
@@ -115,7 +116,7 @@ def bench(
             gauges=not proxy,
         )
         for note in under_test.met.notes:
-            say(note, json=json)
+            say(note, as_json=json)
         if recording is not None:
             arrivals = replayed(recording, under_test.prompts, faster)
             measured = under_test.arriving(arrivals, warm_up=0, duration=recording.seconds / faster, target=goal)
@@ -200,16 +201,6 @@ def key_of(variable: str | None) -> str | None:
     return None if variable is None else Secret(env=variable).read()
 
 
-def say(text: str, *, json: bool) -> None:
-    """A note, beside the figures."""
-    from fleetctl.cli.output import console, emit
-
-    if json:
-        emit("note", text=text)
-    else:
-        console(error=True).print(text, markup=False)
-
-
 @contextlib.contextmanager
 def endpoint_of(
     name: str | None,
@@ -248,14 +239,14 @@ def endpoint_of(
         agree(list(found.serving), yes=yes)
         if proxy:
             way = through_proxy(subject, found)
-            say(way.told, json=json)
+            say(way.told, as_json=json)
             yield way.endpoint, "proxy", found.engines[0].served_as[0]
             return
         if len(found.engines) > 1:
             names = ", ".join(engine.id for engine in found.engines)
             raise SpecError(f"there are several: {names}", hint="name one, or take --through-proxy for all of them")
         with reached(subject, found.engines[0]) as way:
-            say(f"{found.engines[0].id}, {way.told}", json=json)
+            say(f"{found.engines[0].id}, {way.told}", as_json=json)
             endpoint = replace(way.endpoint, api_key=key_of(api_key_env))
             yield endpoint, found.engines[0].id, found.engines[0].served_as[0]
 

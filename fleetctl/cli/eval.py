@@ -82,6 +82,7 @@ def tools(
 
 
 def _of_url(url: str, model: str | None, key: str | None, gate: Any, json: bool) -> Score:
+    from fleetctl.cli.output import say
     from fleetctl.engine.client import EngineClient, EngineError
     from fleetctl.errors import SpecError
     from fleetctl.evals.asking import Endpoint
@@ -95,14 +96,15 @@ def _of_url(url: str, model: str | None, key: str | None, gate: Any, json: bool)
     if model is not None and model not in served:
         raise SpecError(f"{base} does not serve {model}", hint=f"it serves {', '.join(served[:10])}")
     asked = model or served[0]
-    say(f"asking {asked} at {base}", json)
+    say(f"asking {asked} at {base}", as_json=json)
     endpoint = Endpoint(base, asked, api_key=key, max_tokens=gate.max_tokens, within=gate.within)
-    told = score_of(endpoint, gate.concurrency or 8, gate.within, lambda text: say(text, json))
+    told = score_of(endpoint, gate.concurrency or 8, gate.within, lambda text: say(text, as_json=json))
     _show(f"{asked} at {base}", told, json)
     return told
 
 
 def _of_fleet(name: str | None, gate: Any, copies: bool, json: bool, **ways: Any) -> dict[str, Score]:
+    from fleetctl.cli.output import say
     from fleetctl.cli.session import open_fleet
     from fleetctl.run.evaluating import engines_named, evaluate
     from fleetctl.run.planning import look
@@ -111,8 +113,8 @@ def _of_fleet(name: str | None, gate: Any, copies: bool, json: bool, **ways: Any
     with open_fleet(ways["fleet"], accept_new=ways["accept_new"], ssh_config=ways["ssh_config"]) as subject:
         live, engines = engines_named(subject, look(subject), name, copies=copies)
         for engine in engines:
-            say(f"asking {engine.id}", json)
-            told = evaluate(subject, live, engine, gate, lambda text: say(text, json))
+            say(f"asking {engine.id}", as_json=json)
+            told = evaluate(subject, live, engine, gate, lambda text: say(text, as_json=json))
             scores[engine.id] = told
             _show(engine.id, told, json)
     return scores
@@ -139,16 +141,6 @@ def key_in(name: str | None) -> str | None:
     if name is not None and not os.environ.get(name):
         raise SpecError(f"--api-key-env {name}: there is no such variable, or nothing in it")
     return os.environ[name] if name is not None else None
-
-
-def say(text: str, json: bool) -> None:
-    """Progress, beside the result."""
-    from fleetctl.cli.output import console, emit
-
-    if json:
-        emit("note", text=text)
-    else:
-        console(error=True).print(text, markup=False)
 
 
 def _show(who: str, told: Score, json: bool) -> None:

@@ -41,7 +41,8 @@ def tasks(
 
     Quality has a 95 % confidence interval, and so has each model's difference to the first, over the same tasks.
     """
-    from fleetctl.cli.eval import key_in, say
+    from fleetctl.cli.eval import key_in
+    from fleetctl.cli.output import say
     from fleetctl.errors import SpecError
     from fleetctl.evals.asking import run_tasks
     from fleetctl.evals.tasks import Similar, load_tasks
@@ -63,7 +64,7 @@ def tasks(
             raise SpecError("there is no model to ask", hint="--models names some, --against URL another server")
         told: dict[str, list[Answered]] = {}
         for name, endpoint in found.items():
-            say(f"asking {name}: {len(several)} tasks", json)
+            say(f"asking {name}: {len(several)} tasks", as_json=json)
             told[name] = run_tasks(
                 several,
                 endpoint,

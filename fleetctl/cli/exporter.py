@@ -35,7 +35,7 @@ def exporter(
     import signal
     import threading
 
-    from fleetctl.cli.output import console, emit
+    from fleetctl.cli.output import console, emit, say
     from fleetctl.cli.session import fleet_file, open_fleet
     from fleetctl.render.guard import memory_low
     from fleetctl.run.watching import watcher_of
@@ -76,9 +76,6 @@ def exporter(
             console().print(f"{subject.fleet.fleet}: {place}", markup=False)
         if not for_this_machine_alone(host):
             warning = "everybody who reaches this address reads the metrics: there is no password, and no encryption"
-            if json:
-                emit("note", text=warning)
-            else:
-                console(error=True).print(f"warning: {warning}", markup=False)
+            say(warning if json else f"warning: {warning}", as_json=json)
         with server:
             server.serve_forever(poll_interval=0.2)

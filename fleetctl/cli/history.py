@@ -30,7 +30,7 @@ def history(
     """
     from dataclasses import asdict
 
-    from fleetctl.cli.output import console, emit
+    from fleetctl.cli.output import console, emit, say
     from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.cli.show_history import show_generations, show_history, show_steps
     from fleetctl.errors import BoxError, SpecError, reason
@@ -76,9 +76,5 @@ def history(
             show_generations(lead.generations, lead.current, out)
     if away:
         for name, error in away.items():
-            if json:
-                emit("note", text=f"{name} cannot tell what it remembers: {reason(name, error)}")
-            else:
-                told_of = f"{name} cannot tell what it remembers: {reason(name, error)}"
-                console(error=True).print(told_of, markup=False)
+            say(f"{name} cannot tell what it remembers: {reason(name, error)}", as_json=json)
         raise typer.Exit(BoxError.exit_code)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from fleetctl.cli.ask import confirm
 from fleetctl.cli.live import LiveView
-from fleetctl.cli.output import console, emit
+from fleetctl.cli.output import console, emit, say
 from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
@@ -305,10 +305,7 @@ class Mover:
         return lambda event: emit(event["type"], **{key: value for key, value in event.items() if key != "type"})
 
     def _say(self, text: str) -> None:
-        if self._json:
-            emit("note", text=text)
-        else:
-            console(error=True).print(text, markup=False)
+        say(text, as_json=self._json)
 
     def _report(self, plan: Plan, end: Record) -> None:
         if self._json:

@@ -92,6 +92,14 @@ def hang(out: Console, line: Text | str, indent: int) -> None:
         lead = Text(" " * indent)
 
 
+def say(text: str, *, as_json: bool) -> None:
+    """A note, beside the result."""
+    if as_json:
+        emit("note", text=text)
+    else:
+        console(error=True).print(text, markup=False)
+
+
 def fail(message: str, hint: str | None, code: int, *, as_json: bool) -> None:
     """Say what went wrong, where every command says it."""
     if as_json:

@@ -18,10 +18,10 @@ from fleetctl.cli.bench import (
     agree,
     key_of,
     mix_of,
-    say,
     time_of,
 )
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Via, Yes
+from fleetctl.cli.output import say
 
 if TYPE_CHECKING:
     from fleetctl.bench.endpoint import Endpoint
@@ -91,7 +91,7 @@ def tune(
             found = []
             for engine in there.engines:
                 with reached(subject, engine) as way:
-                    say(f"{engine.id}, {way.told}", json=json)
+                    say(f"{engine.id}, {way.told}", as_json=json)
                     own = replace(way.endpoint, api_key=key_of(api_key_env))
                     found.append(_tuned(own, engine.id, **{**ways, "model": model or engine.served_as[0]}))
     for told in found:
@@ -127,7 +127,7 @@ def _tuned(
 
     bench = Bench(endpoint, mix, model=model, seed=seed)
     for note in bench.met.notes:
-        say(note, json=json)
+        say(note, as_json=json)
 
     def hear(step: Probe, point: Point | None) -> None:
         _progress(what, step, point, json=json)

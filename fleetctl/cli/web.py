@@ -30,7 +30,7 @@ def web(
     import ipaddress
     import signal
 
-    from fleetctl.cli.output import console, emit
+    from fleetctl.cli.output import console, emit, say
     from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.errors import SpecError
     from fleetctl.run.watching import Watched
@@ -63,10 +63,7 @@ def web(
             console().print(f"the page is at {url} until Ctrl-C", markup=False)
         if not loopback:
             warning = "everybody who reaches this address sees the page: there is no password, and no encryption"
-            if json:
-                emit("note", text=warning)
-            else:
-                console(error=True).print(f"warning: {warning}", markup=False)
+            say(warning if json else f"warning: {warning}", as_json=json)
 
         def stop(*_: object) -> None:
             raise KeyboardInterrupt

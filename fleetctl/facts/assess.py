@@ -108,7 +108,8 @@ def assess(
         found.address_on = holders(release.proxy, observed)
     if not found.under_way():
         wrong = found.problems if found.unfinished is None else found.consequences
-        wrong += _problems(release, observed, facts.generation)
+        states = {engine.id: engine.state for engine in found.engines}
+        wrong += _problems(release, observed, facts.generation, states)
     return found
 
 
@@ -229,7 +230,8 @@ def _drained(engine: Engine, observed: Observed) -> bool:
     return any(rank.box in observed and observed[rank.box].drained is not None for rank in engine.ranks)
 
 
-def _problems(release: Release, observed: Observed, generation: int | None) -> list[str]:
+def _problems(release: Release, observed: Observed, generation: int | None, states: Mapping[str, str]) -> list[str]:
+    """What is not as the release wants it; ``states`` are those of its engines."""
     found: list[str] = []
     seen, unseen = seen_part(release, observed)
     units = {rank.unit for engine in unseen for rank in engine.ranks}
@@ -249,7 +251,7 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
             found.append(f"{name}: the guard ({GUARD_UNIT}) does not run")
         found += [f"{name}: {unit}, which was replaced, is running or enabled again" for unit in box.supersede]
     for engine in difference.open:
-        state = _engine(engine, release, observed).state
+        state = states[engine.id]
         if engine.id in starting and state in ("inactive", "failed"):
             found.append(f"{engine.id} is {state}: fleetctl apply starts it")
         elif engine.id in starting:
@@ -261,7 +263,7 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
                 f"{engine.id} runs, but the proxy{_where_not(engine, seen.proxy, observed)} sends it no requests"
             )
     opened = {engine.id for engine in difference.open}
-    found += _silent_models(seen, observed, opened)
+    found += _silent_models(seen, states, opened)
     for engine in seen.engines:
         if engine.id not in opened and seen.proxy and _drained(engine, observed):
             found.append(f"the proxy sends requests to {engine.id}, although its box is drained: drain it again")
@@ -278,9 +280,8 @@ def _problems(release: Release, observed: Observed, generation: int | None) -> l
     return found + _address_problems(release, seen, observed)
 
 
-def _silent_models(release: Release, observed: Observed, told: set[str]) -> list[str]:
+def _silent_models(release: Release, states: Mapping[str, str], told: set[str]) -> list[str]:
     """Models of which no engine answers, although nothing is to be done: after a reboot all of them load."""
-    states = {engine.id: _engine(engine, release, observed).state for engine in release.engines}
     found = []
     for model in dict.fromkeys(engine.model for engine in release.engines):
         ids = [engine.id for engine in release.engines if engine.model == model]

@@ -59,18 +59,18 @@ def build_plan(
     ``previous`` the one a rollback from there returns to. Raises RefusedError with every reason at once.
     """
     refuse_if_unnamed(source, target, observed)
+    back = operation == "rollback"
     if difference is None:
-        difference = compare(source, target, observed, generation, anew, back=operation == "rollback")
+        difference = compare(source, target, observed, generation, anew, back=back)
     others = rest_of_boxes(target, observed, difference) if difference.boxes else Rest()
     # The way back, and an engine that starts again as it was, are not closed by what has grown meanwhile.
     grown = others.refusals if operation in ("cutover", "apply") else []
+    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back)
+    steps: tuple[PlannedStep, ...] = ()
     if not difference.nothing():
         _refuse([*refusals(source, target, observed, difference), *grown])
-    back = operation == "rollback"
-    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back)
-    if not difference.nothing():
         _refuse(_left_undone(playbook, move_))
-    steps = () if difference.nothing() else _steps(playbook, move_)
+        steps = _steps(playbook, move_)
     return Plan(
         move=move,
         fleet=target.fleet,

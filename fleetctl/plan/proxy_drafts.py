@@ -40,17 +40,15 @@ def load_proxy(move: Move) -> Iterable[Draft]:
 
 def hold(move: Move) -> Iterable[Draft]:
     """New requests go elsewhere, or wait."""
-    for box in proxies_of(move) if move.difference.close else ():
-        names = known_there(move, box, move.difference.close)
-        if names:
-            yield proxy_draft(
-                move,
-                box,
-                "proxy",
-                f"{_fate_of_new_requests(move)}: drain {', '.join(names)}",
-                frozenset({PROXY_LANE}),
-                {"servers": names},
-            )
+    for box, names in _closing(move):
+        summary = f"{_fate_of_new_requests(move)}: drain {', '.join(names)}"
+        yield proxy_draft(move, box, "proxy", summary, frozenset({PROXY_LANE}), {"servers": names})
+
+
+def _closing(move: Move) -> Iterable[tuple[str, list[str]]]:
+    """Each box of the proxy with the servers that close there."""
+    there = ((box, known_there(move, box, move.difference.close)) for box in proxies_of(move))
+    return ((box, names) for box, names in there if names)
 
 
 def _fate_of_new_requests(move: Move) -> str:
@@ -61,17 +59,10 @@ def _fate_of_new_requests(move: Move) -> str:
 
 def drain(move: Move, then: str = "maint") -> Iterable[Draft]:
     """Running requests finish; then the servers are out."""
-    for box in proxies_of(move) if move.difference.close else ():
-        names = known_there(move, box, move.difference.close)
-        if names:
-            yield proxy_draft(
-                move,
-                box,
-                "proxy",
-                f"running requests finish (at most {seconds(move.patience)})",
-                frozenset({PROXY_LANE}),
-                {"servers": names, "limit": move.patience, "then": then},
-            )
+    for box, names in _closing(move):
+        summary = f"running requests finish (at most {seconds(move.patience)})"
+        params = {"servers": names, "limit": move.patience, "then": then}
+        yield proxy_draft(move, box, "proxy", summary, frozenset({PROXY_LANE}), params)
 
 
 def open_server(move: Move) -> Iterable[Draft]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fleetctl.facts.types import ScoreFacts
 from fleetctl.plan.difference import engine_name
@@ -19,6 +21,19 @@ class Demand:
     floor: float
     known: ScoreFacts | None
     current: ScoreFacts | None
+
+
+def noted(engine: Engine, release: Release, score: float, categories: Mapping[str, float], at: float) -> dict[str, Any]:
+    """The record of a score, as the box that keeps the journal notes it; ``at`` in epoch seconds."""
+    build = engine_name(engine, engine.head, release.layout)
+    return {
+        "suite": SUITE,
+        "build": build,
+        "engine": engine.id,
+        "at": at,
+        "score": round(score, 1),
+        "categories": dict(categories),
+    }
 
 
 def demand(move: Move, engine: Engine) -> Demand | None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable
 
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.evals.score import Score
-from fleetctl.facts.types import Observed, lead_of
+from fleetctl.facts.proxies import servers_up_somewhere
+from fleetctl.facts.types import lead_of
 from fleetctl.gates.tools import tool_score
-from fleetctl.plan.difference import engine_name
-from fleetctl.plan.tool_scores import SUITE
+from fleetctl.plan.tool_scores import noted
 from fleetctl.render.release import Engine, Release
 from fleetctl.run.planning import Look, Subject, live_release
 from fleetctl.spec.fleet import ToolsGate
+from fleetctl.spec.problems import near_or_all
 
 
 def engines_named(subject: Subject, seen: Look, name: str | None, *, copies: bool) -> tuple[Release, list[Engine]]:
@@ -33,19 +33,12 @@ def engines_named(subject: Subject, seen: Look, name: str | None, *, copies: boo
     ]
     if not found:
         names = [*dict.fromkeys(engine.model for engine in live.engines), *(engine.id for engine in live.engines)]
-        near = difflib.get_close_matches(str(name), names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names)}"
-        raise SpecError(f"no engine or model {name} in {live.layout}", hint=hint)
+        raise SpecError(f"no engine or model {name} in {live.layout}", hint=near_or_all(str(name), names))
     if copies or name in [engine.id for engine in live.engines]:
         return live, found
-    ready = sorted(found, key=lambda engine: not _serves(engine, seen.observed))
+    up = servers_up_somewhere(live.proxy, seen.observed)
+    ready = sorted(found, key=lambda engine: f"{engine.backend}/{engine.server}" not in up)
     return live, list({engine.model: engine for engine in reversed(ready)}.values())
-
-
-def _serves(engine: Engine, observed: Observed) -> bool:
-    name = f"{engine.backend}/{engine.server}"
-    proxies = [facts.proxy for facts in observed.values() if facts.proxy is not None]
-    return any(name in proxy.servers and proxy.servers[name].up for proxy in proxies)
 
 
 def evaluate(subject: Subject, live: Release, engine: Engine, gate: ToolsGate, say: Callable[[str], None]) -> Score:
@@ -55,13 +48,6 @@ def evaluate(subject: Subject, live: Release, engine: Engine, gate: ToolsGate, s
     """
     with subject.boxes[engine.head.box].tunnel(engine.address, engine.port) as socket:
         told = tool_score(engine, gate, socket, say)
-    record = {
-        "suite": SUITE,
-        "build": engine_name(engine, engine.head, live.layout),
-        "engine": engine.id,
-        "at": time.time(),
-        "score": round(told.total, 1),
-        "categories": told.categories,
-    }
+    record = noted(engine, live, told.total, told.categories, time.time())
     subject.boxes[subject.fleet.proxy.lead].call("score_note", record=record)
     return told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from fleetctl.plan.types import Plan
 from fleetctl.render.release import Engine, Release
 from fleetctl.run.journal import whoami
 from fleetctl.run.planning import Books, Look, Subject, live_layout, new_move_name, plan_cutover
+from fleetctl.spec.problems import near_or_all
 
 
 def layout_to_apply(subject: Subject, observed: Observed) -> str:
@@ -147,9 +147,7 @@ def engines_on(live: Release, subject: Subject, box: str) -> list[Engine]:
 
 def _known(name: str, names: Collection[str], kind: str) -> None:
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names)}"
-        raise SpecError(f"there is no {kind} {name}", hint=hint)
+        raise SpecError(f"there is no {kind} {name}", hint=near_or_all(name, names))
 
 
 def left_without(engines: Collection[Engine], live: Release, observed: Observed) -> list[str]:

@@ -116,6 +116,13 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f"write {listed(choices, 'or')}"
 
 
+def near_or_all(name: str, known: Iterable[str]) -> str:
+    """For a name that was typed: ``did you mean spark1?`` where something is near, else ``there is spark1, spark2``."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+
+
 def _near(word: str, choices: Iterable[str]) -> list[str]:
     """The choices that are nearest to a word, capitals and dashes aside; none where all are far."""
     folded: dict[str, list[str]] = {}

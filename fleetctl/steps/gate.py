@@ -11,8 +11,7 @@ from fleetctl.errors import StepError
 from fleetctl.gates.basic import pass_gates
 from fleetctl.gates.probes import answers_of, pass_probes
 from fleetctl.gates.tools import pass_tools
-from fleetctl.plan.difference import engine_name
-from fleetctl.plan.tool_scores import SUITE
+from fleetctl.plan.tool_scores import noted
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.release import Engine
 from fleetctl.spec.fleet import SameAnswersGate
@@ -62,6 +61,5 @@ class Gate(Step):
 
     def _note(self, context: Context, engine: Engine, told: Record) -> None:
         """The score stays with the box that keeps the journal, for the next build to be compared with."""
-        build = engine_name(engine, engine.head, context.plan.release.layout)
-        record = {"suite": SUITE, "build": build, "engine": engine.id, "at": time.time(), **told}
+        record = noted(engine, context.plan.release, told["score"], told["categories"], time.time())
         context.boxes[context.plan.lead].call("score_note", record=record)

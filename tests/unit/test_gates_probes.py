@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planned import BEFORE, boxes_in, layout, playbook, unit
+from planned import BEFORE, boxes_in, layout, plan, unit
 
 from fleetctl.engine.client import EngineError
 from fleetctl.facts.types import Observed
 from fleetctl.gates.probes import PROMPTS, pass_probes
-from fleetctl.plan.build import build_plan
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
 from fleetctl.spec.fleet import SameAnswersGate
@@ -35,18 +34,8 @@ def test_the_part_that_is_the_same_has_to_be_large_enough(changed: int, at_least
 
 
 def moved(source: Release, seen: Observed, operation: str = "cutover", gates: Any = None) -> Plan:
-    return build_plan(
-        source=source,
-        target=layout("replicas", gates={"same_answers": {}} if gates is None else gates),
-        observed=seen,
-        questions={},
-        playbook=playbook(operation),
-        operation=operation,
-        lead="a",
-        move="m",
-        generation=2,
-        previous=1,
-    )
+    target = layout("replicas", gates={"same_answers": {}} if gates is None else gates)
+    return plan(source, target, seen, book=operation)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +50,12 @@ def moved(source: Release, seen: Observed, operation: str = "cutover", gates: An
 def test_what_serves_is_asked_before_it_is_touched(
     source: Release, seen: Observed, operation: str, gates: Any, asked: bool
 ) -> None:
-    plan = moved(source, seen, operation, gates)
-    steps = [step for step in plan.steps if step.kind == "ask_current"]
+    made = moved(source, seen, operation, gates)
+    steps = [step for step in made.steps if step.kind == "ask_current"]
     assert [(step.stage, step.box, step.params["model"]) for step in steps] == (
         [("prepare", "a", "qwen")] if asked else []
     )
-    assert {"probes" in step.params for step in plan.steps if step.kind == "gate"} == {asked}
+    assert {"probes" in step.params for step in made.steps if step.kind == "gate"} == {asked}
 
 
 def test_an_engine_that_does_not_run_is_not_asked() -> None:

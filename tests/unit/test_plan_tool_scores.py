@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planned import BEFORE, boxes_in, layout, playbook
+from planned import BEFORE, boxes_in, layout, plan
 
 from fleetctl.facts.types import Observed
-from fleetctl.plan.build import build_plan
 from fleetctl.plan.difference import engine_name
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
@@ -28,22 +27,11 @@ def scores(release: Release, **points: float) -> dict[str, Any]:
 
 
 def moved(target: Release, seen: Observed, operation: str = "cutover", source: Release = SPLIT) -> Plan:
-    return build_plan(
-        source=source,
-        target=target,
-        observed=seen,
-        questions={},
-        playbook=playbook(operation),
-        operation=operation,
-        lead="a",
-        move="m",
-        generation=2,
-        previous=1,
-    )
+    return plan(source, target, seen, book=operation)
 
 
-def wanted(plan: Plan) -> list[float | None]:
-    return [step.params.get("tools") for step in plan.steps if step.kind == "gate"]
+def wanted(made: Plan) -> list[float | None]:
+    return [step.params.get("tools") for step in made.steps if step.kind == "gate"]
 
 
 @pytest.mark.parametrize(
@@ -63,29 +51,29 @@ def test_a_new_build_has_to_be_as_good_as_the_file_says(
 ) -> None:
     target = layout("replicas", gates={"tools": gate} if gate is not None else {})
     known = {} if now is None else scores(SPLIT, a=now)
-    plan = moved(target, boxes_in(SPLIT, 1, a={"scores": known}))
-    assert wanted(plan) == floors
+    made = moved(target, boxes_in(SPLIT, 1, a={"scores": known}))
+    assert wanted(made) == floors
     unknown = now is None and gate is not None and "no_worse_than" in gate
-    assert any("no tool-use score of what serves qwen now is known" in text for text in plan.warnings) == unknown
+    assert any("no tool-use score of what serves qwen now is known" in text for text in made.warnings) == unknown
 
 
 def test_a_build_that_has_passed_is_not_asked_again_and_one_that_is_too_bad_is() -> None:
     target = layout("replicas", gates={"tools": {"at_least": 80}})
-    plan = moved(target, boxes_in(SPLIT, 1, a={"scores": scores(target, a=86, b=60)}))
-    assert wanted(plan) == [None, 80]
-    assert "tool use (86 is known)" in next(step.summary for step in plan.steps if step.kind == "gate")
+    made = moved(target, boxes_in(SPLIT, 1, a={"scores": scores(target, a=86, b=60)}))
+    assert wanted(made) == [None, 80]
+    assert "tool use (86 is known)" in next(step.summary for step in made.steps if step.kind == "gate")
 
 
 def test_nothing_closes_the_way_back_or_holds_it_up() -> None:
     target = layout("replicas", gates={"tools": {"at_least": 80}, "long_context": {}})
     for operation, params in (("rollback", []), ("cutover", ["long_context", "tools"])):
-        plan = moved(target, boxes_in(SPLIT, 1), operation)
-        asked = [sorted({*step.params} - {"engine"}) for step in plan.steps if step.kind == "gate"]
+        made = moved(target, boxes_in(SPLIT, 1), operation)
+        asked = [sorted({*step.params} - {"engine"}) for step in made.steps if step.kind == "gate"]
         assert asked == [params, params]
 
 
 def test_the_first_layout_is_compared_with_nothing() -> None:
     target = layout("replicas", gates={"tools": {"no_worse_than": "current"}})
-    plan = moved(target, boxes_in(BEFORE, None), source=BEFORE)
-    assert wanted(plan) == [0, 0]
-    assert not any("tool-use score" in text for text in plan.warnings)
+    made = moved(target, boxes_in(BEFORE, None), source=BEFORE)
+    assert wanted(made) == [0, 0]
+    assert not any("tool-use score" in text for text in made.warnings)

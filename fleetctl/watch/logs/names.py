@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from fleetctl.errors import RefusedError, SpecError
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT, PROXY_UNIT, VRRP_UNIT, engine_unit
 from fleetctl.render.release import Release
 from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.problems import near_or_all
 
 
 @dataclass(frozen=True)
@@ -104,5 +104,4 @@ def _near(name: str, every: list[Source], boxes: list[str]) -> str:
     if name.endswith((".yaml", ".yml")):
         return f"-f follows the log here; name the fleet's file with --fleet {name}"
     known = dict.fromkeys([*boxes, *(word for one in every for word in (one.model, one.engine, one.unit) if word)])
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+    return near_or_all(name, known)
