@@ -11,7 +11,7 @@ from fleetctl.capacity.attention import Launch
 from fleetctl.capacity.logs import parse_log
 from fleetctl.capacity.overhead import Overhead
 from fleetctl.errors import RefusedError
-from fleetctl.spec.fleet import Measured, Model
+from fleetctl.spec.fleet_model import Measured, Model
 from fleetctl.spec.units import gib
 
 BATCHED_TOKENS = 8192

@@ -13,7 +13,8 @@ from fleetctl.capacity.headers import Tensor
 from fleetctl.capacity.matrices import adapted_width
 from fleetctl.capacity.weights import weigh
 from fleetctl.errors import SpecError
-from fleetctl.spec.fleet import Measured, Model, Placement
+from fleetctl.spec.fleet import Placement
+from fleetctl.spec.fleet_model import Measured, Model
 from fleetctl.spec.units import gib
 
 _DRAFT_IN_MODEL = ("mtp", "deepseek_mtp", "qwen3_next_mtp", "ernie_mtp", "glm4_moe_mtp", "mimo_mtp")

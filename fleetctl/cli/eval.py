@@ -68,7 +68,7 @@ def tools(
     for `gates.tools` and `fleetctl history`.
     """
     from fleetctl.errors import UnhealthyError
-    from fleetctl.spec.fleet import ToolsGate
+    from fleetctl.spec.fleet_gates import ToolsGate
 
     gate = ToolsGate(concurrency=concurrency, max_tokens=max_tokens)
     if against is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from fleetctl.engine.client import EngineClient, EngineError
 from fleetctl.gates.canary import pass_canary
 from fleetctl.render.release import Engine
-from fleetctl.spec.fleet import Gates
+from fleetctl.spec.fleet_gates import Gates
 
 
 def right_model(engine: Engine, client: EngineClient) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fleetctl.engine.client import EngineClient, EngineError
 from fleetctl.render.release import Engine
-from fleetctl.spec.fleet import LongContextGate
+from fleetctl.spec.fleet_gates import LongContextGate
 
 PHRASE = "amber 7431 falcon"
 ANSWER = 64  # tokens for the answer; a model that thinks aloud first is given `max_tokens`

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetctl.engine.client import EngineClient, EngineError
-from fleetctl.spec.fleet import SameAnswersGate
+from fleetctl.spec.fleet_gates import SameAnswersGate
 
 PROMPTS = (
     "Write the numbers from one to five as words, separated by commas.",

@@ -12,7 +12,7 @@ from fleetctl.evals.judge import Verdict
 from fleetctl.evals.scenario import load_suite
 from fleetctl.evals.score import Score, score
 from fleetctl.render.release import Engine
-from fleetctl.spec.fleet import ToolsGate
+from fleetctl.spec.fleet_gates import ToolsGate
 from fleetctl.spec.units import seconds
 
 SEED = 1  # of the order in which the tools are listed: the same for every build, so that scores can be compared

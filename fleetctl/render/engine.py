@@ -23,7 +23,8 @@ from fleetctl.render.ports import listens_on, rendezvous_port
 from fleetctl.render.release import File, Rank
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
-from fleetctl.spec.fleet import Container, Fleet
+from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.fleet_model import Container
 from fleetctl.spec.secret import Secret
 
 PYTHON = "/usr/bin/python3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fleetctl.spec.fleet import Container, Venv
+from fleetctl.spec.fleet_model import Container, Venv
 
 CACHE_FOLDER = "/var/cache/fleetctl"
 # What engines compile outlives their container, so that the next start need not compile it again.

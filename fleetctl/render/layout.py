@@ -18,7 +18,8 @@ from fleetctl.render.names import check_names, server_name
 from fleetctl.render.ports import check_ports, engine_ports
 from fleetctl.render.proxy import proxy_config, proxy_files
 from fleetctl.render.release import Budget, Engine, File, Rank, Release
-from fleetctl.spec.fleet import Box, Container, Fleet
+from fleetctl.spec.fleet import Box, Fleet
+from fleetctl.spec.fleet_model import Container
 
 
 def render_layout(

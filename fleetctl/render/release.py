@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fleetctl.render.ports import rendezvous_port
-from fleetctl.spec.fleet import Gates
+from fleetctl.spec.fleet_gates import Gates
 from fleetctl.spec.secret import Secret
 
 

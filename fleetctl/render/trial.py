@@ -20,7 +20,8 @@ from fleetctl.render.launch import start_from
 from fleetctl.render.names import TRIAL_UNIT, engine_unit, secrets_path
 from fleetctl.render.release import Value
 from fleetctl.render.template import fill
-from fleetctl.spec.fleet import Container, Fleet
+from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.fleet_model import Container
 
 LOOPBACK = "127.0.0.2"
 """Not 127.0.0.1, which may be the address of the only box of a fleet: what asks for the engine does not find this."""

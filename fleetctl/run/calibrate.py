@@ -12,7 +12,7 @@ from fleetctl.render.batched import batched_tokens
 from fleetctl.render.release import Engine, Rank, Release
 from fleetctl.run.planning import Subject
 from fleetctl.spec.edit import with_measured
-from fleetctl.spec.fleet import Measured
+from fleetctl.spec.fleet_model import Measured
 from fleetctl.spec.problems import did_you_mean
 from fleetctl.spec.units import gib
 

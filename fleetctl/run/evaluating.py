@@ -13,7 +13,7 @@ from fleetctl.gates.tools import tool_score
 from fleetctl.plan.tool_scores import noted
 from fleetctl.render.release import Engine, Release
 from fleetctl.run.planning import Look, Subject, live_release
-from fleetctl.spec.fleet import ToolsGate
+from fleetctl.spec.fleet_gates import ToolsGate
 from fleetctl.spec.problems import near_or_all
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 from fleetctl.errors import SpecError
-from fleetctl.spec.fleet import Fleet, Measured
+from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.fleet_model import Measured
 from fleetctl.spec.fleet_proxy import Proxy
 from fleetctl.spec.load import parse_fleet
 from fleetctl.spec.problems import listed

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from fleetctl.spec.fleet_gates import Gates
 from fleetctl.spec.fleet_guard import Guard
+from fleetctl.spec.fleet_model import Model
 from fleetctl.spec.fleet_proxy import Proxy
 from fleetctl.spec.part import Count, Name, Part, Port, Rule, Share
 from fleetctl.spec.secret import SecretRef
-from fleetctl.spec.units import Duration, Size
+from fleetctl.spec.units import Size
 
 
 class Ssh(Part):
@@ -42,69 +44,6 @@ class Box(Part):
         "for boxes whose GPU shares the memory",
     )
     ssh: Ssh = Field(default=Ssh(), description="how fleetctl logs in")
-
-
-class Venv(Part):
-    """Launch from a Python environment on the box."""
-
-    venv: str = Field(description="path on the box; the engine is started as VENV/bin/vllm")
-
-
-class Container(Part):
-    """Launch from a container image with host networking."""
-
-    image: str = Field(description="image reference, best pinned by digest: name@sha256:…")
-    engine: Literal["docker", "podman"] = Field(default="docker", description="program that runs the container")
-    options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --gpus=all")
-
-
-class Speculative(BaseModel):
-    """Speculative decoding, handed to vLLM as --speculative-config; further keys pass through."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    method: str = Field(description="method, as vLLM names it: mtp, eagle3, ngram, …")
-    num_speculative_tokens: Count = Field(description="tokens drafted at a time")
-
-
-class Measured(Part):
-    """What an engine of a model logged of its memory on a box, of one rank; `fleetctl capacity calibrate` writes it."""
-
-    weights: Size = Field(description="what loading the model took")
-    overhead: Size = Field(description="what it took beyond weights and cache")
-    peak: Size | None = Field(default=None, description="the peak of activations in that, where the log says")
-    startup: Size | None = Field(
-        default=None,
-        description="the most of the box's memory that it took at one time while it started with a small cache",
-    )
-    ranks: Count = Field(default=1, description="boxes that the engine was divided over")
-    batched_tokens: Count = Field(default=8192, description="--max-num-batched-tokens that it ran with")
-    at: str = Field(description="the day")
-
-
-class Model(Part):
-    """A model the fleet can serve."""
-
-    weights: str = Field(description="path of a folder on the boxes, or a hub id such as org/name")
-    revision: str | None = Field(default=None, description="revision of a hub id")
-    weights_size: Size | None = Field(
-        default=None, description="bytes in memory; default: the size of the weights folder"
-    )
-    served_as: tuple[str, ...] = Field(default=(), description="names clients use; default: the model's key")
-    context: Count = Field(description="longest request in tokens (--max-model-len)")
-    kv_cache_dtype: str | None = Field(default=None, description="--kv-cache-dtype, for example fp8")
-    speculative: Speculative | None = Field(default=None, description="speculative decoding (--speculative-config)")
-    runtime: Literal["vllm"] = Field(default="vllm", description="kind of engine")
-    launch: Venv | Container = Field(description="what the engine is started from: {venv: PATH} or {image: NAME}")
-    arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine, one word each")
-    environment: dict[str, str | SecretRef] = Field(
-        default={}, description="environment of the engine; values may be secrets"
-    )
-    measured: dict[Name, Measured] = Field(
-        default={}, description="box → what was measured there; plans use it in place of what they would compute"
-    )
-    load_limit: Duration = Field(default=900.0, description="longest time from start to ready")
-    stop_limit: Duration = Field(default=60.0, description="longest time from SIGTERM to the end")
 
 
 class PerBox(Part):
@@ -211,70 +150,6 @@ def _superseded(value: Any) -> Any:
 
 
 SupersededUnit = Annotated[Superseded, BeforeValidator(_superseded, json_schema_input_type=UnitName | Superseded)]
-
-
-class CompletionGate(Part):
-    """A real completion, asked of the engine directly, streaming and not."""
-
-    prompt: str = Field(default="Answer with one word: what is the capital of France?", description="what is asked")
-    max_tokens: Count = Field(default=4, description="longest answer in tokens; thinking aloud counts as an answer")
-    within: Duration = Field(default=120.0, description="longest time for the whole answer")
-
-
-class ToolsGate(Part):
-    """The tool-use test of `fleetctl eval tools`, asked of the engine directly: 60 scenarios, a score of 0 to 100."""
-
-    at_least: Annotated[float, Field(ge=0, le=100)] = Field(default=0.0, description="lowest score that passes")
-    no_worse_than: Literal["current"] | None = Field(
-        default=None,
-        description="`current`: the score must not be lower than that of the build of this model that serves now, as "
-        "this gate or `fleetctl eval tools` noted it",
-    )
-    tolerance: Annotated[float, Field(ge=0, le=100)] = Field(
-        default=3.0, description="points that it may be lower nevertheless"
-    )
-    concurrency: Count | None = Field(
-        default=None, description="scenarios asked at a time; default: the model's concurrency on that box"
-    )
-    max_tokens: Count = Field(default=2048, description="longest answer to one scenario, thinking aloud included")
-    within: Duration = Field(default=900.0, description="longest time for the whole test")
-
-
-class LongContextGate(Part):
-    """One long prompt, asked of the engine directly, with a phrase in its middle that has to be found."""
-
-    tokens: Count | None = Field(
-        default=None, description="length of the prompt; default: three quarters of the model's context"
-    )
-    find: bool = Field(default=True, description="the phrase has to be in the answer; without, any text will do")
-    max_tokens: Count = Field(default=512, description="longest answer, thinking aloud included")
-    within: Duration = Field(default=900.0, description="longest time for the answer")
-
-
-class SameAnswersGate(Part):
-    """Prompts asked of the engine that serves before a move, and of the new one, at temperature 0."""
-
-    prompts: tuple[str, ...] | None = Field(
-        default=None, min_length=1, description="what is asked; default: ten short prompts"
-    )
-    at_least: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.8, description="part of the answers that have to be the same, 0 to 1"
-    )
-    max_tokens: Count = Field(default=32, description="longest answer; the longer, the sooner two builds differ")
-    within: Duration = Field(default=120.0, description="longest time for one answer")
-
-
-class Gates(Part):
-    """What an engine must pass before it gets traffic. Readiness, model and context are always checked."""
-
-    completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
-    long_context: LongContextGate | None = Field(
-        default=None, description="a long prompt; without this key there is none"
-    )
-    same_answers: SameAnswersGate | None = Field(
-        default=None, description="answers compared with those of the build that serves; without this key there is none"
-    )
-    tools: ToolsGate | None = Field(default=None, description="a tool-use test; without this key there is none")
 
 
 class Firewall(Part):

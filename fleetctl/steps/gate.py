@@ -14,7 +14,7 @@ from fleetctl.gates.tools import pass_tools
 from fleetctl.plan.tool_scores import noted
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.release import Engine
-from fleetctl.spec.fleet import SameAnswersGate
+from fleetctl.spec.fleet_gates import SameAnswersGate
 from fleetctl.steps.base import Context, Record, Step, log_of, register
 from fleetctl.steps.probe import answers_before
 

@@ -15,7 +15,7 @@ from fleetctl.capacity.calibration import Started, measure, written
 from fleetctl.capacity.overhead import GIB
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.spec.edit import with_measured
-from fleetctl.spec.fleet import Measured
+from fleetctl.spec.fleet_model import Measured
 from fleetctl.spec.load import parse_fleet
 
 LOG = """\

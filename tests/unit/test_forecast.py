@@ -21,7 +21,8 @@ from fleetctl.errors import RefusedError
 from fleetctl.onbox.main import Call
 from fleetctl.onbox.weights import checkpoint_files
 from fleetctl.run.sizing import refuse_what_cannot_start, sizings
-from fleetctl.spec.fleet import Model, Placement
+from fleetctl.spec.fleet import Placement
+from fleetctl.spec.fleet_model import Model
 
 GIB = 1024**3
 LLAMA = {

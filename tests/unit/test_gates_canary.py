@@ -12,7 +12,7 @@ from planned import layout
 
 from fleetctl.engine.client import EngineClient, EngineError
 from fleetctl.gates.canary import pass_canary, wanted_tokens
-from fleetctl.spec.fleet import LongContextGate
+from fleetctl.spec.fleet_gates import LongContextGate
 
 (ENGINE, *_) = layout("replicas").engines  # a context of 262,144 tokens
 

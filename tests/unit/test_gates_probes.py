@@ -12,7 +12,7 @@ from fleetctl.facts.types import Observed
 from fleetctl.gates.probes import PROMPTS, pass_probes
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
-from fleetctl.spec.fleet import SameAnswersGate
+from fleetctl.spec.fleet_gates import SameAnswersGate
 
 SPLIT = layout("split")
 

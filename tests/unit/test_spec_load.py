@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fleetctl.errors import SpecError
-from fleetctl.spec.fleet import Container, PerBox, Venv
+from fleetctl.spec.fleet import PerBox
+from fleetctl.spec.fleet_model import Container, Venv
 from fleetctl.spec.load import load_fleet, parse_fleet
 from fleetctl.spec.problems import FleetFileError, Problem
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from fleetctl.facts.types import Seen
 from fleetctl.render.release import Engine, Rank
-from fleetctl.spec.fleet import Fleet, Model, PerBox
+from fleetctl.spec.fleet import Fleet, PerBox
+from fleetctl.spec.fleet_model import Model
 
 
 class Lines(Seen):

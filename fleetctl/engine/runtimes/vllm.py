@@ -14,7 +14,7 @@ from typing import Literal
 
 from fleetctl.engine.runtimes.flags import flag_name, layer_flags, split_flags
 from fleetctl.errors import SpecError
-from fleetctl.spec.fleet import Model
+from fleetctl.spec.fleet_model import Model
 
 # Short spellings that vLLM takes for flags of ours.
 ALIASES = {

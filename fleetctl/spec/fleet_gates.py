@@ -1,0 +1,74 @@
+"""The part of fleet.yaml about gates: what an engine must pass before it gets traffic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fleetctl.spec.part import Count, Part
+from fleetctl.spec.units import Duration
+
+
+class CompletionGate(Part):
+    """A real completion, asked of the engine directly, streaming and not."""
+
+    prompt: str = Field(default="Answer with one word: what is the capital of France?", description="what is asked")
+    max_tokens: Count = Field(default=4, description="longest answer in tokens; thinking aloud counts as an answer")
+    within: Duration = Field(default=120.0, description="longest time for the whole answer")
+
+
+class ToolsGate(Part):
+    """The tool-use test of `fleetctl eval tools`, asked of the engine directly: 60 scenarios, a score of 0 to 100."""
+
+    at_least: Annotated[float, Field(ge=0, le=100)] = Field(default=0.0, description="lowest score that passes")
+    no_worse_than: Literal["current"] | None = Field(
+        default=None,
+        description="`current`: the score must not be lower than that of the build of this model that serves now, as "
+        "this gate or `fleetctl eval tools` noted it",
+    )
+    tolerance: Annotated[float, Field(ge=0, le=100)] = Field(
+        default=3.0, description="points that it may be lower nevertheless"
+    )
+    concurrency: Count | None = Field(
+        default=None, description="scenarios asked at a time; default: the model's concurrency on that box"
+    )
+    max_tokens: Count = Field(default=2048, description="longest answer to one scenario, thinking aloud included")
+    within: Duration = Field(default=900.0, description="longest time for the whole test")
+
+
+class LongContextGate(Part):
+    """One long prompt, asked of the engine directly, with a phrase in its middle that has to be found."""
+
+    tokens: Count | None = Field(
+        default=None, description="length of the prompt; default: three quarters of the model's context"
+    )
+    find: bool = Field(default=True, description="the phrase has to be in the answer; without, any text will do")
+    max_tokens: Count = Field(default=512, description="longest answer, thinking aloud included")
+    within: Duration = Field(default=900.0, description="longest time for the answer")
+
+
+class SameAnswersGate(Part):
+    """Prompts asked of the engine that serves before a move, and of the new one, at temperature 0."""
+
+    prompts: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="what is asked; default: ten short prompts"
+    )
+    at_least: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.8, description="part of the answers that have to be the same, 0 to 1"
+    )
+    max_tokens: Count = Field(default=32, description="longest answer; the longer, the sooner two builds differ")
+    within: Duration = Field(default=120.0, description="longest time for one answer")
+
+
+class Gates(Part):
+    """What an engine must pass before it gets traffic. Readiness, model and context are always checked."""
+
+    completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
+    long_context: LongContextGate | None = Field(
+        default=None, description="a long prompt; without this key there is none"
+    )
+    same_answers: SameAnswersGate | None = Field(
+        default=None, description="answers compared with those of the build that serves; without this key there is none"
+    )
+    tools: ToolsGate | None = Field(default=None, description="a tool-use test; without this key there is none")
