@@ -26,4 +26,5 @@ def init(
     if json:
         emit("init", file=str(out), boxes=found)
     else:
-        console().print(f"wrote {out} for {', '.join(found)}; read it, then: fleetctl plan --to replicas", markup=False)
+        out_words = f"wrote {out} for {', '.join(found)}; read it, then: "
+        console().print(f"{out_words}fleetctl setup (what the boxes lack), fleetctl plan --to replicas", markup=False)

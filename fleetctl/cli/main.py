@@ -33,7 +33,9 @@ from fleetctl.cli import (
     restart,
     rollback,
     schema,
+    setup,
     status,
+    teardown,
     top,
     tune,
     web,
@@ -91,6 +93,8 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("setup")(setup.setup)
+app.command("teardown")(teardown.teardown)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)
 app.command("plan")(plan.plan)

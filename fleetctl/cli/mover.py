@@ -314,6 +314,9 @@ class Mover:
         if plan.operation == "doctor":
             out.print(f"[bold green]done[/]: {len(plan.steps)} mended")
             return
+        if plan.operation in ("setup", "teardown"):
+            out.print(f"[bold green]done[/]: {title(plan)}")
+            return
         goal = plan.to_layout or "the state before fleetctl"
         out.print(f"[bold green]done[/]: the fleet is in {goal}", end="")
         out.print(f", generation {plan.generation}" if plan.generation is not None else "")

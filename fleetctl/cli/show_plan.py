@@ -17,6 +17,9 @@ def title(plan: Plan) -> str:
     """One line that says what the plan does."""
     if plan.operation == "doctor":
         return f"doctor mends {len(plan.steps)} {'thing' if len(plan.steps) == 1 else 'things'} in {plan.fleet}"
+    if plan.operation in ("setup", "teardown"):
+        boxes = list(dict.fromkeys(step.box for step in plan.steps)) or list(plan.boxes)
+        return f"{plan.operation} of {', '.join(boxes)}"
     if plan.operation in STAYING:
         return f"{plan.operation} in {plan.fleet}, layout {plan.to_layout}"
     origin = plan.from_layout or "nothing of fleetctl"
@@ -29,7 +32,8 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
     """Print stages and steps, then memory, files, warnings and the gap."""
     out.print(f"[bold]{escape(title(plan))}[/]")
     if plan.nothing_to_do():
-        out.print(f"nothing to do: {plan.to_layout} is in place on {', '.join(plan.boxes)}")
+        what = "all of it" if plan.operation in ("setup", "teardown") else plan.to_layout
+        out.print(f"nothing to do: {what} is in place on {', '.join(plan.boxes)}")
         _show_warnings(plan, out)
         return
     for stage in plan.stages:

@@ -72,7 +72,9 @@ def ping(call: Call) -> Dict[str, Any]:
 class Program:
     """Reads requests from one stream, answers on another; ``index`` says which module has which op."""
 
-    def __init__(self, requests: IO[bytes], answers: int, index: Dict[str, str]) -> None:
+    def __init__(self, requests: IO[bytes], answers: int, index: Dict[str, str], *, limited: bool = False) -> None:
+        """``limited``: ops do what moves take and no more; see onbox/limits.py."""
+        self._limited = limited
         self._requests = requests
         self._answers = answers
         self._index = index
@@ -115,6 +117,9 @@ class Program:
                 importlib.import_module(self._index[name])
             if name not in OPS:
                 raise OpError("this version has no op " + repr(name))
+            if self._limited:
+                limits = importlib.import_module("fleetctl.onbox.limits")
+                limits.within(name, args)
             answer: Dict[str, Any] = {"id": call.number, "result": OPS[name](call, **args)}
             line = _line(answer)
         except BaseException as error:  # whatever it is, the client has to hear of it or it would wait for ever
@@ -190,7 +195,7 @@ def _language() -> str:
         return "C"
 
 
-def serve(requests: IO[bytes], index: Dict[str, str]) -> None:
+def serve(requests: IO[bytes], index: Dict[str, str], *, limited: bool = False) -> None:
     """Take over stdin (already wrapped as ``requests``) and stdout and serve until the client is gone.
 
     Children and stray prints must not reach the protocol's streams, so 0 becomes /dev/null and 1 becomes stderr.
@@ -202,4 +207,4 @@ def serve(requests: IO[bytes], index: Dict[str, str]) -> None:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
-    Program(requests, answers, index).serve()
+    Program(requests, answers, index, limited=limited).serve()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import contextlib
 import functools
+import hashlib
 import json
 import re
 import secrets
@@ -30,6 +31,7 @@ NO_PYTHON, NO_SUDO = 97, 96  # exit statuses of the launcher, chosen to be nobod
 _LAUNCHER = (
     "LC_ALL=C; export LC_ALL; "
     "{sudo_check}"
+    "{installed}"
     'for p in /usr/bin/python3 /usr/local/bin/python3 "$(command -v python3)"; do '
     'if test -x "$p"; then exec {sudo}"$p" -IBS -X utf8 -c "$0" "$1"; fi; done; exit 97'
 )
@@ -38,6 +40,13 @@ _SUDO = "sudo -n -- "
 # it. The prompt comes in two halves for the reason that the marker comes backwards.
 _SUDO_ASKED = 'sudo -S -p "$1$2" -- '
 _SUDO_CHECK = "command -v sudo >/dev/null || exit 96; "
+# The copy of this version that `fleetctl setup` has put there, which a rule of sudo may allow without a password. Of
+# another version there is a word on standard error: sudo's refusal is then no mystery.
+_INSTALLED = (
+    'if test -x {path}; then exec {sudo}{path} "$1"; fi; '
+    "for p in {others}; do if test -x $p; then echo {word} $p >&2; fi; done; "
+)
+OTHER_PROGRAM = "fleetctl-has-another-program:"
 
 # The marker is the nonce backwards: a shell that echoes its commands shows the nonce, but never the marker.
 _BOOTSTRAP = (
@@ -74,6 +83,20 @@ serve(f, INDEX)
 '''
 
 
+PROGRAM_FOLDER = "/usr/local/lib/fleetctl"
+# One word after the interpreter is all that the kernel hands on. The line that brings the source to a program without
+# one of its own is read and dropped.
+INSTALLED_HEAD = """#!/usr/bin/python3 -IBSXutf8
+# Installed by `fleetctl setup` for accounts whose sudo is limited to this program; fleetctl's docs/security.md.
+import os, re, sys
+if len(sys.argv) != 2 or re.match("[0-9a-f]{24}$", sys.argv[1]) is None:
+    sys.exit("fleetctl runs this over SSH; see fleetctl setup --help")
+os.write(1, (chr(10) + sys.argv[1][::-1] + " %d %d" % sys.version_info[:2] + chr(10)).encode())
+f = os.fdopen(os.dup(0), "rb", 65536)
+f.readline(8 << 20)
+"""
+
+
 @dataclass
 class Running:
     """The started program: its channel, and what it has already sent after the marker."""
@@ -104,31 +127,51 @@ def bundle() -> bytes:
     return binascii.b2a_base64(zlib.compress(source.encode(), 6), newline=True)
 
 
+@functools.cache
+def installed_program() -> bytes:
+    """The program as a file that root owns on a box: the same ops, of which it does what moves take and no more."""
+    return (
+        (INSTALLED_HEAD + _LOADER.format(bundle=json.dumps([_sources(), ops()], sort_keys=True)))
+        .replace("serve(f, INDEX)", "serve(f, INDEX, limited=True)")
+        .encode()
+    )
+
+
+def installed_path() -> str:
+    """Where the installed program of this version lies: another version has another path."""
+    return f"{PROGRAM_FOLDER}/onbox-{hashlib.sha256(installed_program()).hexdigest()[:16]}"
+
+
 def start(
     box: str,
     transport: paramiko.Transport,
     user: str,
     password: Callable[[], str] | None,
     timeout: float,
+    *,
+    full: bool = False,
 ) -> Running:
     """Start the program as root and hand it its source.
 
-    ``password`` is asked for only when sudo wants one and must give the same answer each time. Raises BoxError.
+    ``password`` is asked for only when sudo wants one and must give the same answer each time. With ``full`` the copy
+    that is installed on the box, which does only what moves take, is not used. Raises BoxError.
     """
     if user == "root":
-        return _Start(box, transport, user, "", timeout).go(None)
-    first = _Start(box, transport, user, _SUDO, timeout)
+        return _Start(box, transport, user, "", timeout, full=True).go(None)
+    first = _Start(box, transport, user, _SUDO, timeout, full=full)
     try:
         return first.go(None)
     except sudo.PasswordWanted as wanted:
+        if first.other_program():
+            first.explain_other_program(password is not None)
         if password is None:
             raise BoxError(
                 box,
                 f"sudo asks {user} for a password, and there is nobody to ask",
-                hint=f"set ssh.sudo_password in fleet.yaml, or allow sudo without one: {user} ALL=(ALL) NOPASSWD: ALL",
+                hint=f"set ssh.sudo_password in fleet.yaml, or allow what it needs without one: fleetctl setup {box}",
             ) from wanted
     secret = password()
-    return _Start(box, transport, user, _SUDO_ASKED, timeout, asked=True).go(secret)
+    return _Start(box, transport, user, _SUDO_ASKED, timeout, asked=True, full=full).go(secret)
 
 
 def exit_status(channel: paramiko.Channel) -> int | None:
@@ -152,6 +195,7 @@ class _Start:
         timeout: float,
         *,
         asked: bool = False,
+        full: bool = False,
     ) -> None:
         self.box, self.user, self.asked = box, user, asked
         self.limit = time.monotonic() + timeout
@@ -160,7 +204,10 @@ class _Start:
         self.prompt = (self.nonce + half).encode()
         self.out = bytearray()
         self.err = bytearray()
-        launcher = _LAUNCHER.format(sudo=by, sudo_check=_SUDO_CHECK if by else "")
+        installed = _INSTALLED.format(
+            path=installed_path(), sudo=by, others=f"{PROGRAM_FOLDER}/onbox-*", word=OTHER_PROGRAM
+        )
+        launcher = _LAUNCHER.format(sudo=by, sudo_check=_SUDO_CHECK if by else "", installed="" if full else installed)
         self.poll = select.poll()
         try:
             self.channel = transport.open_session(timeout=timeout)
@@ -250,6 +297,19 @@ class _Start:
             f"the program did not start (status {'unknown' if status is None else status}){self._said()}",
             hint="does the login shell of the user run commands? `ssh … true` has to work",
         )
+
+    def other_program(self) -> bool:
+        """The box has the installed program of another version of fleetctl, and none of this one."""
+        return OTHER_PROGRAM in self._errors()
+
+    def explain_other_program(self, can_ask: bool) -> None:
+        """Raises BoxError, unless somebody can be asked for a password: then that is the way."""
+        if not can_ask:
+            raise BoxError(
+                self.box,
+                f"the program that {self.user} may run there is of another version of fleetctl",
+                hint=f"somebody who may do more there: fleetctl setup {self.box} --only sudo",
+            )
 
     def _errors(self) -> str:
         return self.err.replace(self.prompt, b"\n").decode("utf-8", "replace")

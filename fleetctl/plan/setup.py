@@ -1,0 +1,311 @@
+"""From what a box is like and what it shall be to the parts of its setup. Nothing here knows whether a part is so."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleetctl.facts.setup import SetupFacts
+from fleetctl.render.link import Link, link_part
+from fleetctl.spec.units import gib
+
+FAMILIES = {
+    "key": "your public key among those that the login user accepts",
+    "packages": "haproxy and keepalived where the proxy runs, and what else the file asks for",
+    "sudo": "sudo without a password for fleetctl's program, and for nothing else",
+    "link": "address and MTU of the direct link, proved before it stays",
+    "earlyoom": "earlyoom, where no guard does its work",
+    "engine": "the engine's environment or image",
+    "guard": "the guard, which moves bring",
+}
+SUDOERS = "/etc/sudoers.d/fleetctl"
+SUDOERS_HEAD = "# Made by fleetctl setup: what it allows, and what that is worth, is in fleetctl's docs/security.md."
+EARLYOOM = "/etc/systemd/system/earlyoom.service.d/fleetctl.conf"
+VENV_NEED = 14 << 30
+"""Bytes that an environment with vLLM and its CUDA libraries takes, with what pip unpacks beside it."""
+
+IMAGE_LIMIT = 3600.0  # seconds; an image has 10 GB and more
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a box shall have. ``venvs``: path → package; ``images``: program that runs it, and reference."""
+
+    key: str | None = None
+    proxy: bool = False
+    floating: bool = False
+    firewall: bool = False
+    guard: bool = False
+    venvs: dict[str, str] = field(default_factory=dict)
+    version: str | None = None
+    images: tuple[tuple[str, str], ...] = ()
+    link: Link | None = None
+    program: str = ""
+    program_sha256: str = ""
+
+    def packages(self) -> list[str]:
+        """Names, as Debian has them, of what may be installed."""
+        names = [*(["haproxy"] if self.proxy else []), *(["keepalived"] if self.floating else [])]
+        names += ["nftables"] if self.firewall else []
+        return [*names, *(["python3-venv"] if self.venvs else []), "earlyoom"]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A part of a box, and what it means in plain lines: the first says what, the others show it."""
+
+    box: str
+    family: str
+    part: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What is not done on a box, and why, or what a person has to do."""
+
+    box: str
+    family: str
+    text: str
+
+
+def drafts(box: str, wish: Wish, facts: SetupFacts) -> list[Draft | Remark]:
+    """The parts of a box in the order in which they are made."""
+    found: list[Draft | Remark] = []
+    for family in (_key, _packages, _sudo, _link, _earlyoom, _engine, _guard):
+        found += family(box, wish, facts)
+    return found
+
+
+def _key(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
+    if wish.key is None:
+        return
+    if facts.keys_trouble is not None:
+        yield Remark(box, "key", facts.keys_trouble)
+        return
+    words = wish.key.split()
+    part = {"part": f"key of {facts.user}", "kind": "key", "user": facts.user, "line": wish.key}
+    shown = f"{words[0]} …{words[1][-12:]} {' '.join(words[2:])}".rstrip()
+    yield Draft(box, "key", part, (f"{facts.user} accepts your key", f"~{facts.user}/.ssh/authorized_keys: {shown}"))
+
+
+def _packages(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
+    wanted = [name for name in wish.packages() if name != "earlyoom"]
+    if facts.venv_module and "python3-venv" in wanted:
+        wanted.remove("python3-venv")
+    if not wanted:
+        return
+    if facts.manager != "apt":
+        there = {"nftables": True, **facts.programs}
+        missing = [name for name in wanted if not there.get(name)]
+        if missing:
+            how = f"{facts.manager} {' '.join(missing)}" if facts.manager else f"install {' '.join(missing)}"
+            yield Remark(box, "packages", f"{facts.system} has no apt: on {box}, as root: {how}")
+        return
+    off = [f"{name}.service" for name in ("haproxy", "keepalived") if name in wanted]
+    part = {"part": "packages", "kind": "things", "packages": wanted, "off": off}
+    yield Draft(box, "packages", part, (f"installed: {' '.join(wanted)}", *_offers(wanted, facts), *_off(off, facts)))
+
+
+def _offers(names: list[str], facts: SetupFacts) -> list[str]:
+    """What apt says that it would do."""
+    lines = []
+    for name in names:
+        offer = facts.offers.get(name)
+        if offer is not None and offer.unknown:
+            lines.append(f"apt-get update, then apt-get install --no-install-recommends {name}")
+        elif offer is not None:
+            lines.append(f"apt-get install --no-install-recommends {name}: brings {' '.join(offer.new)}. {offer.size}")
+    return lines
+
+
+def _off(units: list[str], facts: SetupFacts) -> list[str]:
+    new = [unit for unit in units if facts.packages.get(unit.removesuffix(".service")) is None]
+    return [f"systemctl disable --now {' '.join(new)}: fleetctl brings units of its own"] if new else []
+
+
+def _sudo(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
+    user = facts.user
+    if user == "root":
+        yield Remark(box, "sudo", f"you log in as root on {box}: there is nothing to limit")
+        return
+    why = None
+    if facts.sudo is None:
+        why = "there is no sudo"
+    elif not facts.includes:
+        why = "/etc/sudoers does not include /etc/sudoers.d"
+    elif facts.rules is not None and not facts.rules.startswith(SUDOERS_HEAD):
+        why = f"{SUDOERS} is there and is not fleetctl's"
+    elif _USER.fullmatch(user) is None:
+        why = f"the name {user} cannot be written in sudoers"
+    if why is not None:
+        yield Remark(box, "sudo", f"{why}: nothing was written")
+        return
+    text = sudoers(user, wish.program, wish.program_sha256, facts.rules, digests="sudo-rs" not in (facts.sudo or ""))
+    program = {"path": wish.program, "mode": 0o755, "sha256": wish.program_sha256}
+    rule = {"path": SUDOERS, "mode": 0o440, "content": text, "verify": ["visudo", "-cqf"]}
+    lines = [f"{user} runs fleetctl's program without a password, and nothing else by this rule"]
+    lines += [f"{wish.program}: the program, owned by root, the same bytes as in this fleetctl"]
+    lines += [f"{SUDOERS}: {line}" for line in text.splitlines() if not line.startswith("#")]
+    lines += ["an account that may deploy engines can become root by way of one: docs/security.md"]
+    yield Draft(box, "sudo", {"part": "sudo", "kind": "things", "files": [program, rule]}, tuple(lines))
+
+
+def sudoers(user: str, program: str, sha256: str, before: str | None, *, digests: bool) -> str:
+    """The text of the rules: this user's for this program, and those of others as they are.
+
+    ``digests``: sudo checks the program's SHA-256 before it runs it; sudo-rs cannot.
+    """
+    others = [line for line in (before or "").splitlines() if line and not line.startswith(("#", f"{user} "))]
+    digest = f"sha256:{sha256} " if digests else ""
+    lines = [SUDOERS_HEAD, *others, f"{user} ALL=(root) NOPASSWD: {digest}{program}"]
+    return "\n".join(lines) + "\n"
+
+
+def _link(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
+    link, seen = wish.link, facts.link
+    if link is None or seen is None:
+        return
+    if seen.state is None:
+        there = ", ".join(seen.interfaces)
+        yield Remark(box, "link", f"there is no interface {link.interface} on {box}: it has {there}")
+        return
+    bare = link.address.split("/")[0]
+    has = [one for one in seen.state.addresses if one.split("/")[0] == bare]
+    if has and (link.mtu is None or link.mtu == seen.state.mtu) and not _ours(facts, link):
+        mtu = f", MTU {seen.state.mtu}"
+        yield Remark(box, "link", f"{link.interface} has {has[0]} already{mtu}, and not by fleetctl: it is left alone")
+        return
+    why = _in_the_way(box, link, facts)
+    if why is not None:
+        yield Remark(box, "link", f"{why}: nothing was changed")
+        return
+    assert seen.kind is not None
+    uses = _used_before(facts, link, seen.uses)
+    part = link_part(link, seen.kind, uses)
+    lines = [f"{link.interface} has {link.address}{f' and MTU {link.mtu}' if link.mtu else ''} ({seen.kind})"]
+    lines += [f"{part['file']['path']}:", *(f"  {line}" for line in part["file"]["content"].splitlines()[1:])]
+    lines += ["on trial first: it goes by itself unless a new SSH connection and the neighbours prove it"]
+    yield Draft(box, "link", part, tuple(lines))
+
+
+def _ours(facts: SetupFacts, link: Link) -> bool:
+    return f"link {link.interface}" in facts.record
+
+
+def _used_before(facts: SetupFacts, link: Link, uses: str | None) -> str | None:
+    """The file or connection that the interface had without ours."""
+    if uses is None or "fleetctl-link" not in uses:
+        return uses
+    wanted = facts.record.get(f"link {link.interface}", {}).get("wanted", {})
+    path = wanted.get("file", {}).get("path", "")
+    return path.rsplit("/", 1)[0].removesuffix(".d") if path.endswith("/fleetctl-link.conf") else None
+
+
+def _in_the_way(box: str, link: Link, facts: SetupFacts) -> str | None:
+    seen = facts.link
+    assert seen is not None and seen.state is not None
+    if seen.kind is None:
+        by_hand = f"ip address add {link.address} dev {link.interface}"
+        return f"nothing that is known here manages {link.interface}; by hand, until the next boot: {by_hand}"
+    if link.mtu is not None and link.mtu > seen.state.most:
+        return f"{link.interface} takes an MTU of {seen.state.most} at most, and not {link.mtu}"
+    if any(one.default and one.interface == link.interface for one in facts.addresses):
+        return f"{link.interface} is where the default route of {box} leaves, and no direct link"
+    network = ipaddress.ip_interface(link.address).network
+    for one in facts.addresses:
+        other = ipaddress.ip_interface(f"{one.address}/{one.prefix}").network
+        if one.interface != link.interface and other.overlaps(network):
+            return f"{network} overlaps with {other} of {one.interface}: a link needs a network of its own"
+    return None
+
+
+def _earlyoom(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
+    if wish.guard:
+        yield Remark(box, "earlyoom", "left out: the guard that fleet.yaml wants does this, and two would act at once")
+        return
+    if facts.packages.get("earlyoom") is not None and "earlyoom" not in facts.record:
+        yield Remark(box, "earlyoom", "it is there already, as somebody configured it: it is left alone")
+        return
+    if facts.manager != "apt":
+        return
+    part = {
+        "part": "earlyoom",
+        "kind": "things",
+        "packages": ["earlyoom"],
+        "files": [{"path": EARLYOOM, "mode": 0o644, "content": EARLYOOM_TEXT}],
+        "after": [
+            ["systemctl", "daemon-reload"],
+            ["systemctl", "enable", "earlyoom.service"],
+            ["systemctl", "restart", "earlyoom.service"],
+        ],
+        "back": [["systemctl", "daemon-reload"]],
+    }
+    lines = ("earlyoom ends other programs before memory runs out", *_offers(["earlyoom"], facts))
+    yield Draft(box, "earlyoom", part, (*lines, f"{EARLYOOM}: it leaves engines, SSH and the proxy alone"))
+
+
+EARLYOOM_TEXT = """# Made by fleetctl setup; `fleetctl teardown` takes it away.
+# An engine is the largest program of its box and would be the first to go. Its unit has a ceiling of its own
+# (MemoryMax=); what is ended here is what else has grown.
+[Service]
+ExecStart=
+ExecStart=/usr/bin/earlyoom -r 3600 -m 3 -s 100 --ignore "^(vllm|VLLM::.*|sshd|haproxy|keepalived|systemd.*)$"
+"""
+
+
+def _engine(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
+    for path, package in wish.venvs.items():
+        yield _venv(box, wish, facts, path, package)
+    for engine, image in wish.images:
+        if not facts.programs.get(engine) and not facts.images.get(image):
+            yield Remark(box, "engine", f"{engine} is not installed, so {image} cannot be pulled")
+            continue
+        part = {"part": f"image {image}", "kind": "image", "engine": engine, "image": image, "limit": IMAGE_LIMIT}
+        pinned = (
+            () if "@sha256:" in image else ("it is not pinned: write image: NAME@sha256:… to have the same always",)
+        )
+        yield Draft(box, "engine", part, (f"image {image}", f"{engine} pull {image}", *pinned))
+
+
+def _venv(box: str, wish: Wish, facts: SetupFacts, path: str, package: str) -> Draft | Remark:
+    seen = facts.venvs[path]
+    if seen.there and seen.version is not None and wish.version not in (None, seen.version):
+        text = f"{path} has {package} {seen.version}: another version belongs into a path of its own"
+        return Remark(box, "engine", text)
+    mine = path in {one.get("made") for one in facts.record.values()}
+    if seen.there and seen.version is None and not mine:
+        return Remark(box, "engine", f"{path} is there and has no {package} in it: it is left alone")
+    if seen.version is None and wish.version is None:
+        return Remark(box, "engine", f"{path} is not there yet: --vllm VERSION makes it, with exactly that version")
+    if seen.version is None and seen.free < VENV_NEED:
+        text = f"{path} needs about {gib(VENV_NEED)}, and {gib(seen.free)} are free there: nothing was done"
+        return Remark(box, "engine", text)
+    part = {
+        "part": f"environment {path}",
+        "kind": "venv",
+        "path": path,
+        "package": package,
+        "program": "vllm",
+        "version": wish.version or seen.version,
+        "need": VENV_NEED,
+    }
+    lines = [f"{path} has {package} {part['version']}", f"python3 -m venv {path}"]
+    lines += [f"{path}/bin/python -m pip install {package}=={part['version']}"]
+    lines += [f"about {gib(VENV_NEED)} of the {gib(seen.free)} that are free there"]
+    return Draft(box, "engine", part, tuple(lines))
+
+
+def _guard(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Remark]:
+    if wish.guard:
+        yield Remark(box, "guard", "comes with the next cutover; where a layout is live: fleetctl guard install")
+
+
+def digest_of(program: bytes) -> str:
+    """SHA-256 of the program in hex, as sudoers names it."""
+    return hashlib.sha256(program).hexdigest()
