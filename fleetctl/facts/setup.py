@@ -16,9 +16,10 @@ class Offer(Seen):
 
 
 class VenvFacts(Seen):
-    """A path at which an environment is or shall be; ``free`` are bytes on its disk."""
+    """A path at which an environment is or shall be; ``free`` are bytes on its disk, ``program``: it has bin/vllm."""
 
     there: bool
+    program: bool = False
     version: str | None
     free: int
 

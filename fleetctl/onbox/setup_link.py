@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional
 from fleetctl.onbox.lock import require_claim
 from fleetctl.onbox.main import PATH, Call, OpError, op
 from fleetctl.onbox.process import run
-from fleetctl.onbox.setup_record import give_back, is_so, keep, note, put, records
+from fleetctl.onbox.setup_record import give_all_back, is_so, keep, note, put, records
 from fleetctl.onbox.units import show
 
 BACK = "fleetctl-link-back"  # name of the timer and service that take a link back
@@ -229,7 +229,7 @@ def make(call: Call, part: Dict[str, Any], record: Dict[str, Any]) -> None:
 def take_down(call: Call, part: Dict[str, Any], record: Dict[str, Any]) -> List[str]:
     """Take the file away and the address off the interface; what was before comes back."""
     _take_back(call)
-    left = [why for path in record.get("files", {}) for why in [give_back(record, path)] if why]
+    left = give_all_back(record)
     if left or "before" not in record:
         return left
     for argv in part["leave"]:

@@ -44,6 +44,7 @@ def setup_look(
             path: {
                 "there": os.path.lexists(path),
                 "version": setup_venv.version_in(path, package),
+                "program": os.access(os.path.join(path, "bin", "vllm"), os.X_OK),
                 "free": setup_venv.free(path),
             }
             for path, package in venvs.items()

@@ -4,6 +4,7 @@ A part is a dict with ``part`` (its name), ``kind`` and what the kind takes. The
 disk before the change (onbox/setup_record.py).
 """
 
+import glob
 import os
 import shutil
 from typing import Any, Callable, Dict, List, Tuple
@@ -12,7 +13,7 @@ from fleetctl.onbox import setup_keys, setup_link, setup_packages, setup_venv
 from fleetctl.onbox.lock import require_claim
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
-from fleetctl.onbox.setup_record import forget, give_back, is_so, keep, note, put, records
+from fleetctl.onbox.setup_record import forget, give_all_back, is_so, keep, note, put, records
 
 Part = Dict[str, Any]
 COMMAND_LIMIT = 120.0  # seconds of one command of a part
@@ -82,10 +83,18 @@ def _do_things(call: Call, part: Part, record: Dict[str, Any]) -> None:
     for file in part.get("files", []):
         _verified(call, file)
         put(call, file)
-    for path in part.get("gone", []):
-        if os.path.lexists(path):
-            os.unlink(path)
+    if "sweep" in part:
+        _sweep(**part["sweep"])
     _commands(call, part.get("after", []))
+
+
+def _sweep(pattern: str, named_in: str) -> None:
+    """Remove files of earlier versions that no line of a file names any more."""
+    with open(named_in, encoding="utf-8") as source:
+        named = source.read().split()
+    for path in glob.glob(pattern):
+        if path not in named:
+            os.unlink(path)
 
 
 def _is_new(record: Dict[str, Any], unit: str) -> bool:
@@ -109,7 +118,7 @@ def _verified(call: Call, file: Dict[str, Any]) -> None:
 
 
 def _undo_things(call: Call, part: Part, record: Dict[str, Any]) -> List[str]:
-    left = [why for path in record.get("files", {}) for why in [give_back(record, path)] if why]
+    left = give_all_back(record)
     if record.get("packages"):
         left += setup_packages.purge(call, record["packages"])
     _commands(call, part.get("back", []))

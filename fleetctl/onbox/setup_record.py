@@ -119,6 +119,14 @@ def give_back(record: Dict[str, Any], path: str) -> Optional[str]:
     )
 
 
+def give_all_back(record: Dict[str, Any]) -> List[str]:
+    """Make all files of a part what they were before. Returns what is left, and why."""
+    left = [why for path in record.get("files", {}) for why in [give_back(record, path)] if why]
+    for known in record.get("files", {}).values():
+        _remove_empty(known.get("folders", []))  # one that another file of the part was in
+    return left
+
+
 def _restore(path: str, before: Dict[str, Any]) -> None:
     temporary = path + ".fleetctl-back"
     shutil.copyfile(KEPT + path, temporary)

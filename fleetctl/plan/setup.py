@@ -96,7 +96,8 @@ def _key(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
 
 def _packages(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
     wanted = [name for name in wish.packages() if name != "earlyoom"]
-    if facts.venv_module and "python3-venv" in wanted:
+    makes = wish.version is not None and any(not seen.there for seen in facts.venvs.values())
+    if "python3-venv" in wanted and (facts.venv_module or not makes):
         wanted.remove("python3-venv")
     if not wanted:
         return
@@ -153,7 +154,9 @@ def _sudo(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
     lines += [f"{wish.program}: the program, owned by root, the same bytes as in this fleetctl"]
     lines += [f"{SUDOERS}: {line}" for line in text.splitlines() if not line.startswith("#")]
     lines += ["an account that may deploy engines can become root by way of one: docs/security.md"]
-    yield Draft(box, "sudo", {"part": "sudo", "kind": "things", "files": [program, rule]}, tuple(lines))
+    sweep = {"pattern": f"{wish.program.rpartition('-')[0]}-*", "named_in": SUDOERS}
+    part = {"part": "sudo", "kind": "things", "files": [program, rule], "sweep": sweep}
+    yield Draft(box, "sudo", part, tuple(lines))
 
 
 def sudoers(user: str, program: str, sha256: str, before: str | None, *, digests: bool) -> str:
@@ -261,6 +264,8 @@ ExecStart=/usr/bin/earlyoom -r 3600 -m 3 -s 100 --ignore "^(vllm|VLLM::.*|sshd|h
 
 def _engine(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
     for path, package in wish.venvs.items():
+        if facts.venvs[path].version is None and facts.venvs[path].program:
+            continue  # an engine that pip does not know of: built there, or bound in from elsewhere
         yield _venv(box, wish, facts, path, package)
     for engine, image in wish.images:
         if not facts.programs.get(engine) and not facts.images.get(image):

@@ -162,15 +162,18 @@ def start(
     try:
         return first.go(None)
     except sudo.PasswordWanted as wanted:
-        if first.other_program():
-            first.explain_other_program(password is not None)
         if password is None:
             raise BoxError(
                 box,
                 f"sudo asks {user} for a password, and there is nobody to ask",
                 hint=f"set ssh.sudo_password in fleet.yaml, or allow what it needs without one: fleetctl setup {box}",
             ) from wanted
-    secret = password()
+    try:
+        secret = password()
+    except BoxError as nobody:
+        if first.other_program():
+            raise first.has_other_program() from nobody
+        raise
     return _Start(box, transport, user, _SUDO_ASKED, timeout, asked=True, full=full).go(secret)
 
 
@@ -302,14 +305,13 @@ class _Start:
         """The box has the installed program of another version of fleetctl, and none of this one."""
         return OTHER_PROGRAM in self._errors()
 
-    def explain_other_program(self, can_ask: bool) -> None:
-        """Raises BoxError, unless somebody can be asked for a password: then that is the way."""
-        if not can_ask:
-            raise BoxError(
-                self.box,
-                f"the program that {self.user} may run there is of another version of fleetctl",
-                hint=f"somebody who may do more there: fleetctl setup {self.box} --only sudo",
-            )
+    def has_other_program(self) -> BoxError:
+        """What to say then, where sudo wants a password that nobody can give."""
+        return BoxError(
+            self.box,
+            f"the program that {self.user} may run there without a password is of another version of fleetctl",
+            hint=f"somebody who may do more there: fleetctl setup {self.box} --only sudo",
+        )
 
     def _errors(self) -> str:
         return self.err.replace(self.prompt, b"\n").decode("utf-8", "replace")
