@@ -137,7 +137,8 @@ def _run_all(call: Call, commands: List[List[str]]) -> None:
     for argv in commands:
         done = run(call, argv, timeout=60)
         if done["rc"] != 0:
-            raise OpError("%s: %s" % (" ".join(argv), (done["err"].strip() or done["out"].strip())[-500:]))
+            last = (done["err"].strip() or done["out"].strip()).splitlines()[-1:]
+            raise OpError("%s: %s" % (" ".join(argv), "".join(last) or "status %s" % done["rc"]))
 
 
 def _script(part: Dict[str, Any], before: Dict[str, Any]) -> str:

@@ -73,6 +73,8 @@ class Execution:
             cause = self._cause(failures)
             self.undo(str(cause))
             back = f"the fleet is back in {self.plan.from_layout or 'the state before fleetctl'}"
+            if self.plan.operation in ("setup", "teardown"):
+                back = "the boxes are as they were"
             if isinstance(cause, InterruptedMoveError):
                 raise InterruptedMoveError(f"the {self.plan.operation} was {cause} and undone; {back}")
             raise MoveUndoneError(

@@ -147,7 +147,7 @@ def _strip_words(told: dict[str, Any]) -> str:
 
 
 def _words(part: Part) -> str:
-    return f"{part.name} goes" + (f": {' '.join(part.packages)}" if part.packages else "")
+    return f"{part.name} off" + (f": {len(part.packages)} packages" if part.packages else "")
 
 
 def forget(subject: Subject, boxes: Collection[str], say: Callable[[str], None]) -> None:
