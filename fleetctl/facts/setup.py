@@ -61,6 +61,7 @@ class SetupFacts(Seen):
     manager: str | None
     packages: dict[str, str | None]
     offers: dict[str, Offer]
+    earlyoom: str | None = None
     sudo: str | None
     rules: str | None
     includes: bool

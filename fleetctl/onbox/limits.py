@@ -30,10 +30,10 @@ superseded_read superseded_states survey unit_states watch weights_check
 """
 _DONE = """
 await_free await_ready bandwidth_drive bandwidth_serve claim daemon_reload drained_write end_process fetch_weights
-firewall_keep firewall_restore firewall_take_back generation_current generation_remove generations_prune image_pull
+firewall_keep firewall_take_back generation_current generation_remove generations_prune image_pull
 journal_append journal_open lock_beat lock_release lock_take move_begin move_close move_end moves_prune proxy_await
 proxy_idle proxy_open proxy_point proxy_set read_ahead score_note supersede superseded_forget superseded_record
-trial_end trial_run unit_enable unit_start unit_stop unsupersede write_meta
+trial_end trial_run unit_enable unit_start unit_stop write_meta
 """
 ALLOWED = frozenset(_READ.split()) | frozenset(_DONE.split())
 REFUSED = frozenset(("digest", "read", "remedy", "remove", "search_addresses"))
@@ -90,11 +90,22 @@ def _installs(args: Dict[str, Any]) -> bool:
     return source and all(_ours(path) or UNITS.match(path) is not None for path in paths)
 
 
+def _links(prior: Dict[str, Dict[str, Any]]) -> List[str]:
+    """Links that would be made to give units back."""
+    return [path for state in prior.values() for path in state.get("links", {})]
+
+
+def _is_link_of_unit(path: str) -> bool:
+    return os.path.normpath(path) == path and path.startswith(("/etc/systemd/system/", "/run/systemd/system/"))
+
+
 RULES: Dict[str, Callable[[Dict[str, Any]], bool]] = {
     "run": _runs,
     "write": lambda args: all(_ours(file.get("path", "")) for file in args.get("files", [])),
     "install": _installs,
     "uninstall": _installs,
     "firewall_try": lambda args: _ours(args.get("path", "")),
+    "unsupersede": lambda args: all(_is_link_of_unit(path) for path in _links(args.get("prior", {}))),
+    "firewall_restore": lambda args: "include" not in args.get("script", ""),
     "drop_page_cache": lambda args: "drop" not in args,
 }

@@ -37,6 +37,7 @@ def setup_look(
         "manager": manager,
         "packages": there,
         "offers": {name: setup_packages.offer(call, [name]) for name in missing} if manager == "apt" else {},
+        "earlyoom": setup_packages.candidate(call, "earlyoom") if manager == "apt" else None,
         "sudo": _first_line(call, ["sudo", "--version"]),
         "rules": _text(DROP_IN),
         "includes": _includes(),

@@ -61,6 +61,13 @@ def offer(call: Call, names: List[str]) -> Dict[str, Any]:
     }
 
 
+def candidate(call: Call, name: str) -> Optional[str]:
+    """Version that apt would install; None where its lists do not have the package."""
+    done = run(call, ["apt-cache", "policy", name], timeout=60)
+    found = re.search(r"Candidate: (\S+)", done["out"])
+    return found.group(1) if found and found.group(1) != "(none)" else None
+
+
 def _simulated(call: Call, words: List[str], *verbs: str) -> List[str]:
     """Packages that apt-get would treat so."""
     done = run(call, ["apt-get", "-s", "-o", "Debug::NoLocking=1", *words], timeout=120, env=QUIETLY)

@@ -237,6 +237,14 @@ def _earlyoom(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remar
         return
     if facts.manager != "apt":
         return
+    found = re.match(r"(?:\d+:)?(\d+)\.(\d+)", facts.earlyoom or "")
+    if found is None:
+        yield Remark(box, "earlyoom", "left out: apt there does not know it; after `apt-get update` it may")
+        return
+    if (int(found[1]), int(found[2])) < EARLYOOM_IGNORES:
+        text = f"left out: {facts.earlyoom} would end engines first, and only 1.8 can be told not to; `guard: {{}}` in"
+        yield Remark(box, "earlyoom", f"{text} fleet.yaml brings a guard, which does that work (docs/guard.md)")
+        return
     part = {
         "part": "earlyoom",
         "kind": "things",
@@ -252,6 +260,10 @@ def _earlyoom(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remar
     lines = ("earlyoom ends other programs before memory runs out", *_offers(["earlyoom"], facts))
     yield Draft(box, "earlyoom", part, (*lines, f"{EARLYOOM}: it leaves engines, SSH and the proxy alone"))
 
+
+EARLYOOM_IGNORES = (1, 8)
+"""First version with --ignore. With --avoid alone an engine, which has the most memory and OOMScoreAdjust=500, still
+is the first to be ended."""
 
 EARLYOOM_TEXT = """# Made by fleetctl setup; `fleetctl teardown` takes it away.
 # An engine is the largest program of its box and would be the first to go. Its unit has a ceiling of its own

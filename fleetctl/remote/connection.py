@@ -182,7 +182,7 @@ def connect(
             raise BoxError(
                 name,
                 f"sudo wants a password for {box.ssh.user or 'the login user'}, and there is nobody to ask",
-                hint="this is more than the sudo that setup gives: set ssh.sudo_password, or log in as somebody who may more"
+                hint="this is more than the sudo that setup gives: set ssh.sudo_password, or log in as another user"
                 if full
                 else "set ssh.sudo_password in fleet.yaml, or allow what it takes without a password: fleetctl setup",
             )

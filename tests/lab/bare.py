@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +25,18 @@ from fleetctl.lab.lab import Lab
 OPERATOR = "operator"
 """The login user of the lab whose sudo asks for a password."""
 
-PACKAGES = ("haproxy", "keepalived", "earlyoom", "python3-venv", "ifupdown", "netplan.io", "network-manager")
+PACKAGES = ("haproxy", "keepalived", "python3-venv", "ifupdown", "netplan.io", "network-manager")
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+NEWER = f"deb [signed-by={KEYRING}] http://deb.debian.org/debian trixie main\n"
+"""Where earlyoom comes from, for that of Debian 12 cannot be told to leave engines alone."""
+
 MISSING = ("haproxy", "keepalived")  # of the usual base
 BARE = tuple(name for name in rootfs.PACKAGES if name not in MISSING)
 LINK = "link0"
 """The interface of the direct link, a cable between the boxes that the test puts in."""
 
-# Everything of /etc and of the user's keys, and which packages there are. Of passwd and its kin useradd and userdel keep
-# a copy, and ld.so has a cache: both change with every package.
+# Everything of /etc and of the users' keys, and which packages there are. Of passwd and its kin useradd and userdel
+# keep a copy, and ld.so has a cache: both change with every package.
 _LISTING = r"""
 find /etc /home /usr/local /root/.ssh -xdev \( -type f -o -type l -o -type d \) \
   ! -name 'passwd-' ! -name 'group-' ! -name 'shadow-' ! -name 'gshadow-' ! -name 'sub?id-' ! -name ld.so.cache \
@@ -52,6 +56,14 @@ class Bare:
     lab: Lab
     folder: Path
     fleet: Path
+    url: str = ""
+
+    def renew(self) -> None:
+        """Boxes as they were when the lab came up."""
+        self.lab.reset()
+        for box in self.lab.boxes():
+            prepare(self, box.name)
+        cable(self)
 
     def run(self, *words: str, ok: bool = True, fleet: Path | None = None, **env: str) -> Ran:
         """A command to its end."""
@@ -84,6 +96,38 @@ class Bare:
         return path
 
 
+def cable(bare: Bare) -> None:
+    """A second network between the boxes, as the direct link is: an interface on each, without an address."""
+    ends = [str(bare.lab._runner(box).running_leader()) for box in bare.lab.boxes()]
+    words = [
+        "ip",
+        "link",
+        "add",
+        "name",
+        LINK,
+        "netns",
+        ends[0],
+        "type",
+        "veth",
+        "peer",
+        "name",
+        LINK,
+        "netns",
+        ends[1],
+    ]
+    subprocess.run(words, check=True)
+
+
+def with_link(second: str = "192.168.100.2") -> Callable[[dict[str, Any]], None]:
+    """A change of fleet.yaml: both boxes have an end of the link."""
+
+    def change(told: dict[str, Any]) -> None:
+        for box, address in zip(told["boxes"].values(), ("192.168.100.1", second), strict=True):
+            box |= {"interface": LINK, "link": address}
+
+    return change
+
+
 def mirror_folder() -> Path:
     """Packages that the boxes lack, with what they need, fetched from Debian once."""
     folder = BASE.with_name("debs")
@@ -107,6 +151,10 @@ def mirror_folder() -> Path:
     subprocess.run([*apt, "update"], check=True)
     for name in PACKAGES:
         subprocess.run([*apt, "install", "-y", "--download-only", "--no-install-recommends", name], check=True)
+    (folder / "newer.list").write_text(NEWER)
+    newer = [*apt, "-o", f"Dir::Etc::sourcelist={folder}/newer.list"]
+    subprocess.run([*newer, "update"], check=True)
+    subprocess.run([*newer, "download", "earlyoom"], cwd=folder, check=True)
     index = subprocess.run(["dpkg-scanpackages", "."], cwd=folder, check=True, capture_output=True, text=True)
     (folder / "Packages").write_text(index.stdout)
     return folder
@@ -134,27 +182,28 @@ def bare_boxes(folder: Path) -> Iterator[Bare]:
     lab = Lab(
         Path(f"/var/lib/fleetctl-test-bare{worker()}"),
         bridge=f"fleetbare{worker()}",
-        subnet=f"10.77.{net}.0/24",
-        link_subnet=f"10.78.{net}.0/24",
+        subnet=f"10.79.{net}.0/24",
+        link_subnet=f"10.80.{net}.0/24",
         base=BASE.with_name("bare"),
         packages=BARE,
     )
     try:
         bring_up(lab, 2, "standin", lambda line: None, speed=20)
         with served(mirror_folder(), str(lab.bridge.host_address)) as url:
-            bare = Bare(lab, folder, folder / "fleet.yaml")
+            bare = Bare(lab, folder, folder / "fleet.yaml", url)
             bare.fleet.write_text(_fleet_text(lab))
             for box in lab.boxes():
-                prepare(bare, box.name, url)
+                prepare(bare, box.name)
+            cable(bare)
             yield bare
     finally:
         lab.down()
 
 
-def prepare(bare: Bare, box: str, url: str) -> None:
+def prepare(bare: Bare, box: str) -> None:
     """What a box has when an operator comes: a mirror for apt, and no key of his in the file of his login user."""
     bare.on(box, "rm -f /etc/apt/sources.list /etc/apt/sources.list.d/* /etc/sudoers.d/fleetctl-lab")
-    bare.on(box, f"echo 'deb [trusted=yes] {url} ./' > /etc/apt/sources.list")
+    bare.on(box, f"echo 'deb [trusted=yes] {bare.url} ./' > /etc/apt/sources.list")
     bare.on(box, f"echo '{OPERATOR} ALL=(ALL:ALL) ALL' > /etc/sudoers.d/people; chmod 440 /etc/sudoers.d/people")
 
 

@@ -46,6 +46,8 @@ OURS = "/etc/fleetctl/generations/3/files"
         ),
         ("firewall_try", {"path": f"{OURS}/etc/fleetctl/firewall.nft", "limit": 30}),
         ("drop_page_cache", {"need": 1}),
+        ("firewall_restore", {}),
+        ("unsupersede", {"prior": {"a.service": {"links": {"/etc/systemd/system/x.wants/a.service": "../a"}}}}),
     ],
 )
 def test_what_moves_take_is_allowed(op: str, args: dict[str, Any]) -> None:
@@ -79,6 +81,9 @@ def test_what_moves_take_is_allowed(op: str, args: dict[str, Any]) -> None:
         ("setup_look", {}),
         ("firewall_try", {"path": "/etc/shadow", "limit": 1}),
         ("drop_page_cache", {"need": 1, "drop": "/etc/passwd"}),
+        ("unsupersede", {"prior": {"a.service": {"links": {"/etc/cron.d/a": "/tmp/a"}}}}),
+        ("unsupersede", {"prior": {"a.service": {"links": {"/etc/systemd/system/../../cron.d/a": "/tmp/a"}}}}),
+        ("firewall_restore", {"script": 'include "/etc/shadow"'}),
         ("no_such_op", {}),
     ],
 )
