@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,6 +52,7 @@ def setup(
 
     What is so already is left alone: a second run changes nothing. `fleetctl teardown` takes all of it back.
     """
+    from fleetctl.cli.ask import confirm
     from fleetctl.cli.mover import Mover
     from fleetctl.cli.setup_session import open_boxes, wanted_families
     from fleetctl.errors import SpecError
@@ -66,7 +67,8 @@ def setup(
     families = (wanted_families(only, "--only") or frozenset(FAMILIES)) - wanted_families(skip, "--skip")
     network = _network(link)
     named = fleet.exists() or not boxes
-    with open_boxes(boxes or [], fleet, accept_new=accept_new, ssh_config=ssh_config) as (subject, names):
+    ways: Any = {"accept_new": accept_new, "ssh_config": ssh_config, "agree": lambda text: yes or confirm(text)}
+    with open_boxes(boxes or [], fleet, **ways) as (subject, names):
         keys = _keys(subject, names, ssh_config, yes=yes, json=json) if "key" in families else {}
         choices = Choices(keys=keys, mtu=mtu, network=network, interface=interface, version=vllm)
         wanted = wishes(subject.fleet, names, choices, named=named, link="link" in families)

@@ -205,7 +205,7 @@ class MoveFacts(Seen):
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":
             return "fleetctl doctor --fix"
-        return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
+        return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain", "teardown") else "")
 
     @property
     def ways(self) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fleetctl.errors import BoxError
 from fleetctl.remote import sudo
+from fleetctl.remote.errors import NoPythonError
 from fleetctl.remote.library import paramiko
 
 OLDEST_PYTHON = (3, 8)
@@ -285,9 +286,8 @@ class _Start:
         if status is None and not self.channel.get_transport().is_active():
             raise BoxError(self.box, "the connection was closed while the program started")
         if status == NO_PYTHON:
-            raise BoxError(
-                self.box, "there is no python3", hint="install it there, for example: apt-get install python3"
-            )
+            hint = f"fleetctl setup {self.box} installs it, or there, as root: apt-get install python3"
+            raise NoPythonError(self.box, "there is no python3", hint=hint)
         if status == NO_SUDO:
             raise BoxError(
                 self.box,

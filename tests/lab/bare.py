@@ -151,6 +151,7 @@ def mirror_folder() -> Path:
     subprocess.run([*apt, "update"], check=True)
     for name in PACKAGES:
         subprocess.run([*apt, "install", "-y", "--download-only", "--no-install-recommends", name], check=True)
+    subprocess.run([*apt, "download", "python3", "python3-minimal"], cwd=folder, check=True)
     (folder / "newer.list").write_text(NEWER)
     newer = [*apt, "-o", f"Dir::Etc::sourcelist={folder}/newer.list"]
     subprocess.run([*newer, "update"], check=True)

@@ -174,6 +174,16 @@ def test_a_link_on_trial_goes_by_itself_when_nobody_keeps_it(bare: Bare, untouch
     assert bare.on("box1", "ls /run/systemd/network").strip() == ""
 
 
+def test_a_box_without_python3_gets_it_first(bare: Bare, untouched: dict[str, str]) -> None:
+    bare.on("box2", "dpkg --purge --force-depends python3 python3-minimal 2>&1; ! command -v python3")
+    refused = bare.run("status", ok=False)
+    assert "fleetctl setup box2 installs it" in refused.said
+    bare.run("setup", "box2", "--only", "sudo", "--yes")
+    assert bare.on("box2", "python3 -c 'print(1)'").strip() == "1"
+    bare.run("teardown", *BOXES, "--yes")
+    assert bare.listing("box2") == untouched["box2"]
+
+
 def _wheel(folder: Path, version: str) -> None:
     """A package that pip takes for vLLM: a program that says its version."""
     info = f"vllm-{version}.dist-info"
