@@ -49,7 +49,8 @@ def offer(call: Call, names: List[str]) -> Dict[str, Any]:
     """
     if not names:
         return {"new": [], "size": "", "unknown": False}
-    argv = [*INSTALL[:2], "--assume-no", "--no-install-recommends", "-o", "Debug::NoLocking=1", *names]
+    # Not --assume-no: apt asks nothing, and installs, where nothing but what was named is to come.
+    argv = ["apt-get", "install", "--print-uris", "-y", "--no-install-recommends", "-o", "Debug::NoLocking=1", *names]
     done = run(call, argv, timeout=120, env=QUIETLY)
     if "Unable to locate package" in done["err"] or "has no installation candidate" in done["err"]:
         return {"new": list(names), "size": "", "unknown": True}

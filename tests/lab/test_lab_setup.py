@@ -58,6 +58,9 @@ def test_bare_boxes_become_ready_serve_for_a_limited_account_and_are_given_back(
 
     for box in BOXES:
         bare.on(box, "apt-get -q update")
+    unasked = bare.run("setup", ok=False)
+    assert unasked.rc == 2 and "nobody can be asked" in unasked.said
+    assert {box: bare.listing(box) for box in BOXES} == untouched, "to look and to show changes nothing"
     done = bare.run("setup", "--yes")
     assert _parts(done, "lacking") == PARTS
     assert _parts(done, "there") == {"key"}
