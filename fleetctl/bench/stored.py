@@ -74,6 +74,21 @@ class Load(Kept):
             return f"{self.rate:g} requests/s"
         return f"recording {self.recording}" + (f", {self.faster:g} times as fast" if self.faster != 1.0 else "")
 
+    @property
+    def command(self) -> str:
+        """The command that sends the same to the layout that is live."""
+        parts = [f"fleetctl bench {self.model} --through-proxy --mix {self.mix}"]
+        if self.clients is not None:
+            parts.append(f"--concurrency {self.clients}")
+        elif self.rate is not None:
+            parts.append(f"--rate {self.rate:g}")
+        else:
+            parts.append("--replay FILE" + (f" --faster {self.faster:g}" if self.faster != 1.0 else ""))
+        parts += [f"--seed {self.seed}"] if self.seed else []
+        parts += [f"--shared-prefix {self.shared}"] if self.shared else []
+        parts += [] if self.stream else ["--whole"]
+        return " ".join(parts)
+
     def __str__(self) -> str:
         more = f", {self.shared} tokens shared" if self.shared else ""
         whole = "" if self.stream else ", answers in one piece"

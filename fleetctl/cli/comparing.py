@@ -68,8 +68,8 @@ class _Tour:
 
     def go(self) -> Saw:
         """Ask, and do it."""
-        agreed = self._agree()
         with _stoppable():
+            agreed = self._agree()
             try:
                 self._there(agreed)
             except (FleetError, KeyboardInterrupt) as problem:
@@ -103,7 +103,7 @@ class _Tour:
             out = console()
             for count, stage in enumerate(stages, 1):
                 out.print(f"{count}. {stage}", markup=False)
-            out.print("Ctrl-C ends it early; the fleet comes back in any case.\n")
+            out.print(f"Ctrl-C ends it early, and the fleet comes back to {layout}.\n", markup=False)
             show_plan(plan, out, diffs=False)
         if not self._yes and not confirm(f"Load both layouts, with clients waiting longer, and end in {layout}?"):
             raise RefusedError("not done; nothing was sent and nothing was changed")
@@ -113,11 +113,13 @@ class _Tour:
         """What will be done, one line each."""
         wish, (layout, number) = self._wish, self._began
         load = f"{wish.load}, {seconds(wish.warm_up)} and then {seconds(wish.duration)}"
-        gap = "no known time" if plan.gap.expected is None else f"about {seconds(plan.gap.expected)}"
+        gap = "no engine is up for " + (
+            "a time that was not measured yet" if plan.gap.expected is None else f"about {seconds(plan.gap.expected)}"
+        )
         stages, where = [], layout
         for number_of, name in enumerate(self._order):
             if name != where:
-                told = f", {gap} without an engine: requests wait in the proxy" if where == layout else ""
+                told = f": {gap}, and requests wait in the proxy" if where == layout else ""
                 stages.append(f"cutover from {where} to {name}{told}")
             stages.append(f"the same on {name}" if number_of else f"load on {name}, through the proxy: {load}")
             where = name
@@ -133,6 +135,8 @@ class _Tour:
                     self._mover().cutover(name, self._books, agreed if first else None)
                 where = name
                 self._left = self._now()
+                # Guards act while load is sent, and whoever has to may move the fleet.
+                self._subject.boxes.each(lambda box: box.call("claim_release"))
             run = measure(self._subject, self._wish, name, self._say)
             self._report(run)
 

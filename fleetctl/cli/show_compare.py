@@ -117,8 +117,8 @@ def _good(run: StoredRun) -> str | None:
 
 
 def _rooms(one: Side, other: Side) -> Rows:
-    yield "cache of a copy", _copies(one), _copies(other)
-    yield "full contexts", _contexts(one), _contexts(other)
+    yield "cache of an engine", _copies(one), _copies(other)
+    yield "holds full contexts", _contexts(one), _contexts(other)
     if max(len(one.rooms), len(other.rooms)) > 1:
         yield "cache in total", _total(one), _total(other)
 
@@ -144,7 +144,7 @@ def _contexts(side: Side) -> str:
     if not known:
         return NONE
     told = known[0] if len(set(known)) == 1 else ", ".join(known)
-    return f"{told} of {side.rooms[0].context:,} tokens, in one copy"
+    return f"{told} of {side.rooms[0].context:,} tokens"
 
 
 def _total(side: Side) -> str:
@@ -161,21 +161,21 @@ def _restarts(one: Side, other: Side) -> Rows:
 
 
 def _way(way: Way, saw: Saw) -> str:
-    kind = "planned" if way.live else "estimated"
-    told = f"{kind} gap not known" if way.planned is None else f"{kind} gap {seconds(way.planned)}"
-    parts = [f"{told} ({way.why})"]
+    parts = ["never measured"]
     if way.measured:
         last = way.measured[0]
         more = f", at most {seconds(max(one.gap for one in way.measured))} in the last {len(way.measured)} moves"
-        parts.append(f"measured {seconds(last.gap)}, {age(time.time() - last.at)} ago" + more * (len(way.measured) > 1))
-    else:
-        parts.append("never measured")
+        parts = [
+            f"no engine for {seconds(last.gap)}, {age(time.time() - last.at)} ago" + more * (len(way.measured) > 1)
+        ]
     patience = saw.get((way.origin, way.goal))
     if patience is not None and patience.asked:
         failed = sum(patience.failed.values())
         parts.append(
             f"a client waited {seconds(patience.longest)} at most, and {failed or 'none'} of its requests failed"
         )
+    planned = "not known" if way.planned is None else seconds(way.planned)
+    parts.append(f"{'planned' if way.live else 'estimated'} {planned}: {way.why}")
     return "; ".join(parts)
 
 

@@ -30,7 +30,8 @@ class Loss:
     def words(self) -> str:
         """In words, as a table has them."""
         if self.proxy:
-            return f"the proxy, so everything, until the box is up{self._loading() if self.share == 1 else ''}"
+            then = f"; then {_part(self.share)} of the throughput until its engine has loaded" if self.share else ""
+            return f"the proxy, so everything, until the box is up{self._loading() if self.share == 1 else then}"
         if not self.share:
             return "nothing"
         cut = f"; up to {self.cut} running requests fail"

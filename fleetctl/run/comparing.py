@@ -89,8 +89,10 @@ def compare(
 
 
 def _missing(sides: Sequence[Side], wish: Wish) -> dict[str, str]:
+    """The command that measures each layout that has no run: the load of the other one, if that has one."""
+    command = next((side.run.load for side in sides if side.run is not None), wish.load).command
     return {
-        side.layout: wish.command if side.live else f"fleetctl cutover --to {side.layout}; {wish.command}"
+        side.layout: command if side.live else f"fleetctl cutover --to {side.layout}; {command}"
         for side in sides
         if side.run is None
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleetctl.bench.stored import StoredRun
+from fleetctl.bench.stored import Figures, StoredRun
 from fleetctl.plan.losses import Loss
 
 ALIKE = 0.03  # throughputs within so much of each other are called the same
@@ -108,6 +108,15 @@ class Comparison:
         return conclude(self.sides, compared=not self.missing and all(side.run for side in self.sides))
 
 
+@dataclass(frozen=True)
+class _Point:
+    """What speaks for a layout: how much it weighs, what is had with it, and what is given up without it."""
+
+    weight: int
+    had: str
+    given_up: str
+
+
 def conclude(sides: tuple[Side, Side], *, compared: bool) -> str:
     """The sentences. ``compared``: both have a run of the same load."""
     one, other = sides
@@ -115,51 +124,59 @@ def conclude(sides: tuple[Side, Side], *, compared: bool) -> str:
     if not mine and not its:
         told = f"Nothing that is known speaks for {one.layout} or {other.layout}."
     else:
-        better, worse = (one, other) if _weight(mine) >= _weight(its) else (other, one)
-        gained, lost = (mine, its) if better is one else (its, mine)
-        told = f"{better.layout} {_listed(gained)}."
+        first = sum(point.weight for point in mine) >= sum(point.weight for point in its)
+        better, worse = (one, other) if first else (other, one)
+        gained, lost = (mine, its) if first else (its, mine)
+        told = f"{better.layout} {_listed([point.had for point in gained])}."
         if lost:
-            told += f" What is given up for that: {worse.layout} {_listed(lost)}."
+            told += f" What is given up for that is {_listed([point.given_up for point in lost])}."
         else:
             told += f" Nothing that is known speaks for {worse.layout}."
     told += "" if compared else " Throughput and latency are not compared: there are no two runs of the same load."
     return told + _rule(sides)
 
 
-def _weight(told: list[tuple[int, str]]) -> int:
-    return sum(weight for weight, _ in told)
-
-
-def _listed(told: list[tuple[int, str]]) -> str:
-    words = [sentence for _, sentence in told]
+def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _speaks_for(one: Side, other: Side, *, compared: bool) -> list[tuple[int, str]]:
-    """What is better in one layout, each with its weight: throughput and restarts before latency and room."""
-    found = []
-    if compared and one.run and other.run:
-        mine, its = one.run.figures, other.run.figures
-        unit, high, low = "tokens/s", mine.tokens_out_rate, its.tokens_out_rate
-        if not high and not low:  # embeddings
-            unit, high, low = "requests/min", mine.requests_per_minute, its.requests_per_minute
-        if high > low * (1 + ALIKE):
-            share = f"{high / low - 1:.0%} more {unit}" if low else f"more {unit}"
-            found.append((3, f"makes {share} ({high:.0f} against {low:.0f})"))
-        if mine.ttft and its.ttft and mine.ttft.p90 < its.ttft.p90 * (1 - ALIKE_LATENCY):
-            told = f"{mine.ttft.p90:.2f} s against {its.ttft.p90:.2f} s"
-            found.append((1, f"has nine of ten first tokens sooner ({told})"))
+def _speaks_for(one: Side, other: Side, *, compared: bool) -> list[_Point]:
+    """What is better in one layout: throughput and restarts weigh more than latency and room."""
+    found = _measured(one.run.figures, other.run.figures) if compared and one.run and other.run else []
     if one.worst < 1 <= other.worst:
-        found.append((2, f"keeps the model when {'either' if len(one.losses) == 2 else 'any'} box restarts"))
+        alone = next((loss.box for loss in one.losses if loss.proxy), None)
+        but = f" (but {alone} has the only proxy)" if alone else ""
+        which = "either" if len(one.losses) == 2 else "any"
+        found.append(_Point(2, f"keeps a copy of the model when {which} box restarts{but}", "a copy on every box"))
     elif one.worst < other.worst < 1:
-        found.append((2, "loses less of the throughput when a box restarts"))
+        told = f"{one.worst:.0%} of the throughput against {other.worst:.0%}"
+        found.append(_Point(2, f"loses less when a box restarts ({told})", f"more when a box restarts ({told})"))
     if one.room and other.room and (one.room.tokens or 0) > 1.1 * (other.room.tokens or 0):
-        found.append((1, f"has {_cache(one.room)} for one request, where {other.layout} has {_cache(other.room)}"))
+        mine, its = _cache(one.room), _cache(other.room)
+        room = f"cache room: a request can use its own copy's alone, {its}, where {one.layout} has {mine}"
+        found.append(_Point(1, f"has {mine} of cache for one request, where {other.layout} has {its}", room))
+    return found
+
+
+def _measured(mine: Figures, its: Figures) -> list[_Point]:
+    """What is better in the figures of a run; ``mine`` are those of the layout that is spoken for."""
+    found = []
+    unit, high, low = "tokens/s", mine.tokens_out_rate, its.tokens_out_rate
+    if not high and not low:  # embeddings
+        unit, high, low = "requests/min", mine.requests_per_minute, its.requests_per_minute
+    if high > low * (1 + ALIKE):
+        share = f"{high / low - 1:.0%} more {unit}" if low else f"more {unit}"
+        figures = f"({high:.0f} against {low:.0f})"
+        found.append(_Point(3, f"makes {share} {figures}", f"throughput: {low:.0f} {unit} against {high:.0f}"))
+    if mine.ttft and its.ttft and mine.ttft.p90 < its.ttft.p90 * (1 - ALIKE_LATENCY):
+        had = f"has its first tokens sooner (p90 {mine.ttft.p90:.2f} s against {its.ttft.p90:.2f} s)"
+        given_up = f"first tokens as soon: p90 {its.ttft.p90:.2f} s against {mine.ttft.p90:.2f} s"
+        found.append(_Point(1, had, given_up))
     return found
 
 
 def _cache(room: Room) -> str:
-    return f"{room.tokens or 0:,} tokens of cache ({room.requests or 0:.1f} full contexts)"
+    return f"{room.tokens or 0:,} tokens ({room.requests or 0:.1f} full contexts)"
 
 
 def _rule(sides: tuple[Side, Side]) -> str:

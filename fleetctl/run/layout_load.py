@@ -52,13 +52,6 @@ class Wish:
             target=goal_of(self.target),
         )
 
-    @property
-    def command(self) -> str:
-        """The options with which `fleetctl bench` sends the same."""
-        how = f"--rate {self.rate:g}" if self.rate is not None else f"--concurrency {self.clients}"
-        seed = f" --seed {self.seed}" if self.seed else ""
-        return f"fleetctl bench {self.model} --through-proxy --mix {self.mix.name} {how}{seed}"
-
 
 def measure(subject: Subject, wish: Wish, layout: str, say: Callable[[str], None]) -> StoredRun:
     """Send the load to the layout that is live, and keep what it measured.

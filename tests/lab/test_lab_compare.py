@@ -6,7 +6,7 @@ import json
 import signal
 from typing import Any
 
-from moving import Moving, Ran
+from moving import BOXES, COPY, Moving, Ran, Running
 
 BRIEF = ("--duration", "2s", "--warm-up", "500ms", "--mix", "agent", "-c", "4")
 FILE = "/var/lib/fleetctl/benches.jsonl"
@@ -66,11 +66,11 @@ def test_both_layouts_are_measured_with_a_move_there_and_one_back_and_compared_l
     assert [bool(side["run"]) for side in apart["layouts"]] == [True, False]
 
 
-def test_an_interrupted_comparison_and_one_whose_load_fails_end_in_the_layout_where_they_began(fresh: Moving) -> None:
+def test_an_interrupted_comparison_ends_in_the_layout_where_it_began(fresh: Moving) -> None:
     fresh.be_in("split")
     generation = fresh.status()["generation"]
     running = fresh.start("compare", "split", "replicas", "--run", *BRIEF[2:], "--duration", "60s", "--yes")
-    running.until_event("tour")
+    running.until_event("note")
     running.process.send_signal(signal.SIGTERM)  # in the first load: nothing was moved yet
     first = running.finish()
     assert first.rc == 130 and "the fleet is in split, where it began" in first.said, first
@@ -94,3 +94,35 @@ def test_an_interrupted_comparison_and_one_whose_load_fails_end_in_the_layout_wh
     assert (after["layout"], after["generation"], after["exit"]) == ("split", generation, 0)
     assert {run["layout"] for run in kept(fresh)} == {"split"}
     assert fresh.answers()
+
+
+def in_the_second_load(moving: Moving, duration: str) -> Running:
+    """A comparison that has moved from split to replicas and is sending its load there."""
+    running = moving.start("compare", "split", "replicas", "--run", *BRIEF[2:], "--duration", duration, "--yes")
+    running.until("settle.make_current", "done")
+    running.until_event("note")
+    return running
+
+
+def test_a_load_that_fails_ends_it_in_the_layout_where_it_began(fresh: Moving) -> None:
+    fresh.be_in("split")
+    generation = fresh.status()["generation"]
+    running = in_the_second_load(fresh, "3s")
+    for box in BOXES:
+        fresh.sh(box, f"systemctl stop {COPY}")
+    ran = running.finish()
+    assert ran.rc in (1, 5) and "the fleet is in split, where it began" in ran.said, ran
+    assert [run["layout"] for run in kept(fresh)] == ["split"]
+    after = fresh.status()
+    assert (after["layout"], after["generation"], after["exit"]) == ("split", generation, 0)
+
+
+def test_a_fleet_that_somebody_else_moves_meanwhile_is_left_where_they_moved_it(fresh: Moving) -> None:
+    fresh.be_in("split")
+    running = in_the_second_load(fresh, "60s")
+    fresh.cutover("split")
+    running.process.send_signal(signal.SIGINT)
+    ran = running.finish()
+    assert ran.rc == 130 and "somebody has moved the fleet meanwhile, to split" in ran.said, ran
+    assert [run["layout"] for run in kept(fresh)] == ["split"]
+    assert fresh.status()["generation"] == 3
