@@ -6,12 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Yes
 
 
 def compare(
-    one: Annotated[str, typer.Argument(metavar="LAYOUT")],
-    other: Annotated[str, typer.Argument(metavar="LAYOUT")],
+    one: Annotated[
+        str, typer.Argument(metavar="LAYOUT", help="A layout of the fleet.", autocompletion=completing.layouts)
+    ],
+    other: Annotated[
+        str, typer.Argument(metavar="LAYOUT", help="The layout beside it.", autocompletion=completing.layouts)
+    ],
     mix: Annotated[
         str | None,
         typer.Option("--mix", metavar="NAME|FILE", help="What requests are like: chat, agent, email, embeddings."),
@@ -29,7 +34,10 @@ def compare(
     target: Annotated[
         str | None, typer.Option("--target", metavar="TIMES", help="What a good answer keeps to: ttft=2s,tpot=100ms.")
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Model of the fleet, where both serve several.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Model of the fleet, where both serve several.", autocompletion=completing.models),
+    ] = None,
     run: Annotated[
         bool, typer.Option("--run", help="Measure both now: load, a move there, load, and back. Shown and asked first.")
     ] = False,
