@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fleetctl.importing.container import Run, read_run, settle
-from fleetctl.importing.found import Found, FoundModel, Setting, Word, as_name, set_environment
+from fleetctl.importing.found import Found, FoundModel, Setting, Word, as_name, set_environment, without_secrets
 from fleetctl.importing.vllm_flags import read_flags
 from fleetctl.importing.words import commands, is_assignment, shell_words
 from fleetctl.proxy.lint.findings import Place
@@ -28,9 +28,12 @@ def read_command(file: str, text: str) -> Found:
     found = Found("command")
     variables: dict[str, str] = {}
     for command in commands(shell_words(file, text)):
-        model = engine_of(found, _expanded(command, variables))
+        words = _expanded(command, variables)
+        model = engine_of(found, words)
         if model is not None:
             found.models.append(model)
+        elif not all(is_assignment(word) for word in words) and words[0].text not in ("export", "set"):
+            found.note(words[0].place, f"{without_secrets(words[:3])} … starts no vllm, and was left out")
     return found
 
 

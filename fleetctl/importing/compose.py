@@ -6,7 +6,7 @@ import re
 
 from fleetctl.importing.command import container_engine
 from fleetctl.importing.container import Run, bind, publish
-from fleetctl.importing.found import Found, FoundModel, Word, set_environment
+from fleetctl.importing.found import Found, FoundModel, Word, is_secret, set_environment
 from fleetctl.importing.tree import Node, read_yaml
 from fleetctl.importing.words import commands, shell_words
 
@@ -102,9 +102,8 @@ def _words(found: Found, node: Node | None) -> list[Word]:
 def _defaulted(found: Found, text: str, node: Node) -> str:
     """With the defaults of ``${NAME:-default}``, and ``$`` for ``$$``."""
     for name, default in _DEFAULT.findall(text):
-        found.note(
-            node.place, f"${{{name}}} may be set to something else: {default or 'nothing'} is what it is without"
-        )
+        told = "what it is without" if is_secret(name, default) else f"{default or 'nothing'} is what it is without"
+        found.note(node.place, f"${{{name}}} may be set to something else: {told}")
     return _DEFAULT.sub(lambda match: match[2], text).replace("$$", "$")
 
 

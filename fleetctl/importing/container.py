@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from fleetctl.importing.found import Found, FoundModel, Setting, Word, set_environment
 from fleetctl.proxy.lint.findings import Place
+from fleetctl.spec.problems import holds_secret
 
 # Options of `run` that are followed by a value.
 _VALUED = {
     "-e", "--env", "--env-file", "-v", "--volume", "--mount", "-p", "--publish", "--name", "--network", "--net",
-    "--ipc", "--gpus", "--runtime", "--shm-size", "--ulimit", "--restart", "--entrypoint", "-u", "--user",
-    "-w", "--workdir", "--device", "--cap-add", "--cap-drop", "--security-opt", "-m", "--memory", "--memory-swap", "--cpus", "-h",
-    "--hostname", "-l", "--label", "--log-driver", "--log-opt", "--pull", "--platform", "--add-host", "--dns",
-    "--group-add", "--tmpfs", "--stop-timeout", "--stop-signal", "--health-cmd", "--health-interval",
-    "--health-retries", "--health-timeout", "--health-start-period", "--cgroupns", "--pid", "--userns", "--cpuset-cpus",
-    "--oom-score-adj", "--pids-limit", "--cidfile", "--annotation", "--expose",
+    "--ipc", "--gpus", "--runtime", "--shm-size", "--ulimit", "--restart", "--entrypoint", "-u", "--user", "-w",
+    "--workdir", "--device", "--cap-add", "--cap-drop", "--security-opt", "-m", "--memory", "--memory-swap",
+    "--cpus", "-h", "--hostname", "-l", "--label", "--log-driver", "--log-opt", "--pull", "--platform",
+    "--add-host", "--dns", "--group-add", "--tmpfs", "--stop-timeout", "--stop-signal", "--health-cmd",
+    "--health-interval", "--health-retries", "--health-timeout", "--health-start-period", "--cgroupns", "--pid",
+    "--userns", "--cpuset-cpus", "--oom-score-adj", "--pids-limit", "--cidfile", "--annotation", "--expose",
 }  # fmt: skip
 # What fleetctl gives every container itself, or does in another way.
 _OURS = {
@@ -47,6 +49,10 @@ def read_run(found: Found, model: FoundModel, engine: str, words: list[Word]) ->
         word = words[at]
         name, equals, value = word.text.partition("=")
         at += 1
+        glued = re.fullmatch(r"(-[evpuwm])([^=].*)", word.text, re.DOTALL)
+        if glued:  # -eNAME=value
+            _option(found, model, run, glued[1], glued[2], word.place)
+            continue
         if name in _VALUED and not equals and at < len(words):
             value = words[at].text
             at += 1
@@ -76,6 +82,8 @@ def _option(found: Found, model: FoundModel, run: Run, name: str, value: str, pl
         publish(found, run, value, place)
     elif name == "--entrypoint":
         run.entrypoint = value
+    elif name not in _OURS and holds_secret(value):
+        found.note(place, f"{name} is left out: a secret does not belong in a command line, nor in fleet.yaml")
     elif name not in _OURS:
         run.options.append(f"{name}={value}" if value else name)
 

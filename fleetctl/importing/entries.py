@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fleetctl.errors import SpecError
 from fleetctl.importing.found import Found, FoundBox, FoundModel, Note, Setting, unlike
+from fleetctl.proxy.lint.findings import Place
 from fleetctl.spec.fleet import Box, Fleet
 from fleetctl.spec.problems import near_or_all
 
@@ -83,10 +84,23 @@ def entries(
         served = _served(made, found, fleet, model)
         if served is not None:
             made.placings.append(_servers(found, served, there, list(boxes)))
+    for placing in made.placings if fleet is not None else ():
+        if (
+            fleet is not None
+            and placing.port == fleet.proxy.port
+            and {seat.box for seat in placing.seats} & {*fleet.proxy.on}
+        ):
+            made.notes.append(Note(_place(found), f"port {placing.port} is that of the proxy: the engine gets another"))
+            placing.port = None
     made.layout = layout or _layout(made.placings, fleet)
     known = {entry.unit for entry in fleet.superseded} if fleet is not None else set()
     made.superseded = [unit for unit in found.superseded if unit not in known]
     return made
+
+
+def _place(found: Found) -> Place:
+    """Where what was found begins."""
+    return (found.models or found.boxes)[0].place
 
 
 def _known(names: Sequence[str], known: set[str], what: str) -> None:

@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
 def add_server(found: Found, place: Place, address: str, *, name: str = "", concurrency: int | None = None) -> None:
     """Take a server as a box; the same address twice is one box."""
     host, port = split_address(address)
-    if not host or "$" in host or host in ("localhost", "127.0.0.1", "::1", "*"):
+    if address.startswith(("unix:", "/")) or not host or "$" in host or host in ("localhost", "127.0.0.1", "::1", "*"):
         found.note(place, f"{address} is no address at which other boxes reach an engine, and was left out")
         return
     taken = [box.name for box in found.boxes]

@@ -53,16 +53,12 @@ def _without(after: Fleet, sections: Sections, superseded: Sequence[str]) -> Fle
 def _with_entry(text: str, section: str, name: str, lines: Sequence[str]) -> str:
     node = _section(text, section)
     if node is None:
-        return _appended(text, [f"{section}:", f"  {name}:", *(f"    {line}" for line in lines)])
+        return _with_section(text, [f"{section}:", f"  {name}:", *(f"    {line}" for line in lines)])
     if not isinstance(node, yaml.MappingNode) or not node.value:
         raise SpecError(f"{section}: is not written out in fleet.yaml")
     first = node.value[0][0]
     if node.flow_style:
-        flow = yaml.safe_dump(
-            {name: yaml.safe_load("\n".join(lines))}, default_flow_style=True, width=10**9, sort_keys=False
-        ).strip()
-        place = node.value[-1][1].end_mark.index
-        return f"{text[:place]}, {flow[1:-1]}{text[place:]}"
+        return _in_flow(text, node, "\n".join([f"{name}:", *(f"  {line}" for line in lines)]))
     indent = " " * first.start_mark.column
     return _inserted(text, node, [f"{indent}{name}:", *(f"{indent}  {line}" for line in lines)])
 
@@ -70,7 +66,7 @@ def _with_entry(text: str, section: str, name: str, lines: Sequence[str]) -> str
 def _with_unit(text: str, unit: str) -> str:
     node = _section(text, "superseded")
     if node is None:
-        return _appended(text, ["superseded:", f"  - {unit}"])
+        return _with_section(text, ["superseded:", f"  - {unit}"])
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise SpecError("superseded: is not written out in fleet.yaml")
     if node.flow_style:
@@ -109,7 +105,18 @@ def _inserted(text: str, node: yaml.Node, new: list[str]) -> str:
     return ending.join([*lines[:at], *new, *lines[at:]])
 
 
-def _appended(text: str, new: list[str]) -> str:
+def _in_flow(text: str, node: yaml.MappingNode, entry: str) -> str:
+    """A mapping in braces with one more entry, which loses its comments there."""
+    flow = yaml.safe_dump(yaml.safe_load(entry), default_flow_style=True, width=10**9, sort_keys=False).strip()
+    place = node.value[-1][1].end_mark.index
+    return f"{text[:place]}, {flow[1:-1]}{text[place:]}"
+
+
+def _with_section(text: str, new: list[str]) -> str:
+    """A section that was not there, at the end."""
+    root = compose(text, "fleet.yaml")
+    if isinstance(root, yaml.MappingNode) and root.flow_style:
+        return _in_flow(text, root, "\n".join(new))
     ending = "\r\n" if "\r\n" in text else "\n"
     gap = "" if text.endswith(ending) else ending
     return text + gap + ending + ending.join(new) + ending
