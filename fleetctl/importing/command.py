@@ -13,13 +13,17 @@ from fleetctl.proxy.lint.findings import Place
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main", "vllm.entrypoints.api_server")
 _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/sh")
-# Words that another command follows; with each how many words of its own come first.
-_BEFORE = {"exec": 0, "nohup": 0, "time": 0, "sudo": 0, "command": 0, "env": 0, "uvx": 0, "setsid": 0}
+# Words that another command follows.
+_BEFORE = ("exec", "nohup", "time", "sudo", "command", "env", "uvx", "setsid")
 _OTHERS = {
     "sglang": "SGLang", "llama-server": "the llama.cpp server", "trtllm-serve": "TensorRT-LLM",
     "text-generation-launcher": "TGI", "text-embeddings-router": "TEI", "infinity_emb": "infinity", "ollama": "Ollama",
     "ray": "Ray",
 }  # fmt: skip
+_SILENT = {"export", "set", "true", "echo", "printf", "sleep", "wait", "exit", "cd", "test", "["}
+"""Commands of a script that say nothing about an engine."""
+_KEYWORDS = ("then", "do", "else", "{", "}", "!", "fi", "done", "if", "for", "while", "esac", "case")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)")
 VENV = "/opt/vllm"
 
 
@@ -29,10 +33,12 @@ def read_command(file: str, text: str) -> Found:
     variables: dict[str, str] = {}
     for command in commands(shell_words(file, text)):
         words = _expanded(command, variables)
+        if all(is_assignment(word) for word in words):
+            continue
         model = engine_of(found, words)
         if model is not None:
             found.models.append(model)
-        elif not all(is_assignment(word) for word in words) and words[0].text not in ("export", "set"):
+        elif words[0].text not in _SILENT | {*_KEYWORDS}:
             found.note(words[0].place, f"{without_secrets(words[:3])} … starts no vllm, and was left out")
     return found
 
@@ -49,7 +55,8 @@ def _expanded(command: list[Word], variables: dict[str, str]) -> list[Word]:
 
 
 def _with_variables(text: str, variables: dict[str, str]) -> str:
-    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda name: variables.get(name[1], name[0]), text)
+    """With the values of variables, or the defaults that ``${NAME:-default}`` gives them."""
+    return _VARIABLE.sub(lambda name: variables.get(name[1] or name[3]) or name[2] or name[0], text)
 
 
 def engine_of(found: Found, words: list[Word], run: Run | None = None) -> FoundModel | None:
@@ -104,7 +111,7 @@ def _without_wrappers(found: Found, model: FoundModel, words: list[Word]) -> lis
             )
             found.note(words[0].place, f"{first} and its options are left out: the engine's unit has none of it")
             words = words[max(1, at) - 1 :]
-        elif first not in _BEFORE:
+        elif first not in _BEFORE and first not in _KEYWORDS:
             return words
         words = words[1:]
     return words
@@ -112,20 +119,27 @@ def _without_wrappers(found: Found, model: FoundModel, words: list[Word]) -> lis
 
 def _serve(found: Found, words: list[Word]) -> tuple[str | None, list[Word]] | None:
     """The venv that vLLM is started from (None: not said) and the words behind ``serve``."""
+    if _PYTHON.fullmatch(words[0].text) and len(words) > 1 and words[1].text.endswith("/vllm"):
+        words = words[1:]
     first = words[0].text
     if first == "vllm" or first.endswith("/vllm"):
         if len(words) < 2 or words[1].text != "serve":
             return None
-        return _venv_of(first), words[2:]
+        return _venv_of(found, words[0]), words[2:]
     if _PYTHON.fullmatch(first) and len(words) > 2 and words[1].text == "-m" and words[2].text in _MODULES:
         rest = words[3:]
-        return _venv_of(first), rest[1:] if rest and rest[0].text == "serve" else rest
+        return _venv_of(found, words[0]), rest[1:] if rest and rest[0].text == "serve" else rest
     return None
 
 
-def _venv_of(program: str) -> str | None:
-    folder = re.fullmatch(r"(/.+)/bin/[^/]+", program)
-    return None if folder is None or folder[1] in ("/usr", "/usr/local") else folder[1]
+def _venv_of(found: Found, program: Word) -> str | None:
+    folder = re.fullmatch(r"(.+)/bin/[^/]+", program.text)
+    if folder is None or folder[1] in ("", "/usr", "/usr/local"):
+        return None
+    if not folder[1].startswith("/"):
+        found.note(program.place, f"{folder[1]} is no whole path: systemd starts a program by one")
+        return None
+    return folder[1]
 
 
 def _venv(found: Found, model: FoundModel, venv: str | None, place: Place) -> None:

@@ -28,7 +28,7 @@ _LEFT_OUT = {
     "logging": "engines log to the journal",
     "working_dir": "paths are whole ones",
 }
-_LISTED = {"cap_add": "--cap-add", "devices": "--device", "security_opt": "--security-opt"}
+_LISTED = {"cap_add": "--cap-add", "devices": "--device", "security_opt": "--security-opt", "group_add": "--group-add"}
 _DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?-([^}]*)\}")
 
 
@@ -80,7 +80,7 @@ def _service(found: Found, name: str, service: Node) -> FoundModel | None:
         else:
             bind(found, run, f"{part.said('source') or ''}:{part.said('target') or ''}", part.place)
     for key, value in service.items or ():
-        if key not in _OURS and not key.startswith("x-"):
+        if key not in _OURS and key not in _LISTED and not key.startswith("x-"):
             found.note(value.place, f"{key}: {_LEFT_OUT.get(key, 'fleetctl does not know what becomes of it')}")
     return container_engine(found, model, run, words, service.place)
 
@@ -144,7 +144,7 @@ def _gpus(service: Node) -> list[str]:
         node = node.get(key) if node is not None else None
     for device in _list(node):
         capabilities = [part.text for part in _list(device.get("capabilities"))]
-        if "gpu" not in capabilities and device.said("driver") != "nvidia":
+        if "gpu" not in capabilities or device.said("driver") not in (None, "nvidia", "cdi"):
             continue
         ids = [part.text or "" for part in _list(device.get("device_ids"))]
         if ids:

@@ -136,6 +136,9 @@ def set_environment(found: Found, model: FoundModel, name: str, value: str | Non
     if not _VARIABLE.fullmatch(name):
         found.note(place, "a variable whose name is no letters, digits and _ was left out")
         return
+    if name in ("PATH", "HOME", "USER", "PWD", "VIRTUAL_ENV"):
+        found.note(place, f"{name} is left out: the unit of an engine has its own")
+        return
     if value is None:
         model.environment[name] = Setting({"env": name}, "passed on from the environment that started it")
         return

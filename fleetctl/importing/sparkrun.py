@@ -24,5 +24,5 @@ def read(file: str, text: str) -> Found:
     if runtime is not None and (runtime.text or "") not in VLLM:
         found.note(runtime.place, f"runtime: {runtime.text}: fleetctl starts vllm alone")
         return found
-    read_recipe(found, root, doubled=False)
+    read_recipe(found, root, doubled=root.said("recipe_version") == "1")
     return found
