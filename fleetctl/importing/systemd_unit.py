@@ -14,6 +14,7 @@ from fleetctl.importing.words import shell_words
 from fleetctl.proxy.lint.findings import Place
 
 _LINE = re.compile(r"([A-Za-z][A-Za-z0-9]*)\s*=\s*(.*)", re.DOTALL)
+_CAT = re.compile(r"# (/\S+\.service)\n")  # how `systemctl cat` begins
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.service")
 # What units of fleetctl have of their own, or what says nothing about the engine.
 _OURS = {
@@ -109,7 +110,8 @@ def read(file: str, text: str) -> Found:
         return found
     found.models = models
     _rest(found, told, models[0])
-    unit = PurePosixPath(file).name
+    cat = _CAT.match(text)
+    unit = PurePosixPath(cat[1] if cat else file).name
     if _UNIT.fullmatch(unit) and not unit.startswith("fleetctl-"):
         found.superseded.append(unit)
     else:

@@ -298,6 +298,7 @@ def test_a_unit_gives_its_limits_and_its_name() -> None:
     assert (settings["load_limit"].value, settings["stop_limit"].value) == ("90m", "90s")
     assert found.superseded == ["my.service"]
     assert read("-", UNIT).superseded == []
+    assert read("-", f"# /usr/lib/systemd/system/old.service\n{UNIT}").superseded == ["old.service"]
 
 
 def test_an_empty_directive_takes_back_what_was_before_it() -> None:
