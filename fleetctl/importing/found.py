@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,7 +106,7 @@ def as_name(text: str, fallback: str = "model") -> str:
     return re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:31].strip("-") or fallback
 
 
-def unlike(name: str, taken: Iterator[str] | set[str] | list[str]) -> str:
+def unlike(name: str, taken: Iterable[str]) -> str:
     """The name, with a number behind it where others have it already."""
     known = set(taken)
     found, count = name, 1
