@@ -24,6 +24,7 @@ from fleetctl.cli import (
     exporter,
     guard,
     history,
+    importing,
     init,
     lab,
     link,
@@ -93,6 +94,7 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("import")(importing.import_file)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)
 app.command("plan")(plan.plan)

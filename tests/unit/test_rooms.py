@@ -15,7 +15,7 @@ from fleetctl.render.guard import SHARED
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
 BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates", "checkpoint"}
-BELOW |= {"doctor", "watch", "evals", "bench"}
+BELOW |= {"doctor", "watch", "evals", "bench", "importing"}
 MAY_TOUCH = {
     "spec": set[str](),
     "facts": {"spec", "remote", "render", "plan"},
@@ -27,6 +27,7 @@ MAY_TOUCH = {
     "doctor": {"spec", "facts", "capacity", "render", "plan", "proxy", "remote"},
     "watch": {"spec", "facts", "render", "remote"},
     "bench": {"spec", "engine"},
+    "importing": {"spec", "engine", "proxy"},
     "run": BELOW | {"onbox"},
     "remote": {"spec"},
     "onbox": set[str](),
