@@ -19,7 +19,8 @@ from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import STAYING, Plan
 from fleetctl.render.layout import render_layout
-from fleetctl.render.release import File, Release
+from fleetctl.render.release import Engine, File, Release
+from fleetctl.run.knowing import refuse_unknown_flags
 from fleetctl.run.secrets import Expected, expected
 from fleetctl.run.sizing import refuse_what_cannot_start, size_up, sizings
 from fleetctl.run.subject import Subject as Subject  # told here too: plans are made for one
@@ -124,6 +125,8 @@ def plan_cutover(
     else:
         playbook, why = _book_of_move(books, "cutover", source, target, observed, difference)
         beside = why is None
+    here = [engine for engine in difference.start if _programs_there(engine, observed)]
+    unasked = refuse_unknown_flags(fleet, subject.boxes, target.layout, here)
     forecasts = size_up(fleet, subject.boxes, target, difference.start)
     refuse_what_cannot_start(forecasts)
     return build_plan(
@@ -138,11 +141,17 @@ def plan_cutover(
         generation=generation,
         previous=meta.get("previous") if stays else current,
         difference=difference,
-        notes=seen.notes,
+        notes=(*seen.notes, *unasked),
         why_held=why,
         beside=beside,
         sizings=sizings(forecasts),
     )
+
+
+def _programs_there(engine: Engine, observed: Observed) -> bool:
+    """Its program is on every box, or its image may be; one that is missing is told among the reasons of a refusal."""
+    seen = [observed[rank.box].paths.get(engine.binary or "") for rank in engine.ranks]
+    return engine.binary is None or all(path is not None and path.executable for path in seen)
 
 
 def _book_of_move(

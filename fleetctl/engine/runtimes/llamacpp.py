@@ -109,5 +109,6 @@ LLAMACPP = Runtime(
         gauge("waiting", "llamacpp:requests_deferred", source=_METRICS),
         gauge("cache_usage", "llamacpp:kv_cache_usage_ratio", source=f"{_METRICS}; gone since 2025"),
     ),
+    version=("--version",),
     hub_cache=False,
 )

@@ -132,6 +132,8 @@ class Runtime:
     """Flags that fleetctl sets itself, because others depend on them → the key to use in their place."""
     help: tuple[str, ...] = ("--help",)
     """What makes the program list every flag that it knows."""
+    version: tuple[str, ...] = ()
+    """What makes it print its version, where no Python distribution tells it."""
     abbreviates: bool = False
     """It takes the beginning of a flag for the flag, as Python's argparse does."""
     forecasts: bool = False

@@ -68,5 +68,6 @@ TEI = Runtime(
         counter("requests", "te_request_success", source=f"{_METRICS}; one sample for each method"),
         gauge("waiting", "te_queue_size", source=_METRICS),
     ),
+    version=("--version",),
     hub_cache=False,
 )

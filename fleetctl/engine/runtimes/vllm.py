@@ -24,6 +24,7 @@ ALIASES = {
     "-ep": "--enable-expert-parallel",
     "-ac": "--attention-config",
     "-cc": "--compilation-config",
+    "-O": "--optimization-level",
     "--kv-cache-memory": "--kv-cache-memory-bytes",
     "--device-memory-utilization": "--gpu-memory-utilization",
 }

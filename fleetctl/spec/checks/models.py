@@ -40,9 +40,7 @@ def launches(view: View) -> Iterator[Problem]:
     for path in paths:
         venv, image, program = (view.text(*path, key) for key in ("venv", "image", "program"))
         if venv is not None and (not venv.startswith("/") or _CONTROL.search(venv)):
-            message = (
-                f"{shown(venv)} is no absolute path; systemd starts what is in VENV/bin, and a path begins with /"
-            )
+            message = f"{shown(venv)} is no absolute path; systemd starts what is in VENV/bin, and a path begins with /"
             yield view.problem((*path, "venv"), message)
         if program is not None and (not program.startswith("/") or _CONTROL.search(program)):
             message = f"{shown(program)} is no absolute path; systemd starts it, and a path begins with /"
