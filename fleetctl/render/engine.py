@@ -213,7 +213,8 @@ def seen_variables(plain: Mapping[str, str], secrets: Mapping[str, Secret], *, s
 def _under_rank(fleet: Fleet, place: Place, launch: Launch) -> tuple[str, ...]:
     """The engine's command line under rank.py, which makes the ranks one thing."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
-    told = {"weights_size", "measured", "load_limit", "stop_limit", *(["task"] if model.task is None else [])}
+    usual = runtime_of(fleet, place.model).tasks[0]
+    told = {"weights_size", "measured", "load_limit", "stop_limit", *(["task"] if model.task in (None, usual) else [])}
     shared = {
         "model": {
             **model.model_dump(mode="json", exclude=told),

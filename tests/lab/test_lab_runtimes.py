@@ -93,7 +93,7 @@ def test_an_encoder_is_let_in_by_its_vectors_and_a_ranker_by_its_ranking(moving:
         assert [len(one["embedding"]) for one in answer["data"]] == [64, 64]
         ranked = client.post("/rerank", json={"model": "ranks", "query": "a b", "texts": ["c", "a b"]}).json()
         assert ranked[0]["index"] == 1
-        assert {one["id"] for one in client.get("/v1/models").json()["data"]} == {"vectors", "ranks"}
+        assert {one["id"] for one in client.get("/v1/models").json()["data"]} >= {"vectors", "ranks"}
     seen = moving.status(text)
     assert (seen["exit"], seen["problems"]) == (0, []), seen
     long = text.replace("context: 512", "context: 1024")
