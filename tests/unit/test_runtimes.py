@@ -1,4 +1,4 @@
-"""Each kind of engine is started in its own words, refuses what it cannot do, and tells its models and figures its way."""
+"""Each kind of engine is started in its own words, refuses what it cannot do, and tells its models and figures."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_only_vllm_and_sglang_are_split_over_boxes(runtime: str) -> None:
 
 
 LISTS = [
-    ("vllm", {"data": [{"id": "a", "max_model_len": 8192}, {"id": "b", "max_model_len": 8192}]}, {"a": 8192, "b": 8192}),
+    ("vllm", {"data": [{"id": name, "max_model_len": 8192} for name in ("a", "b")]}, {"a": 8192, "b": 8192}),
     ("sglang", {"data": [{"id": "a", "max_model_len": 4096}]}, {"a": 4096}),
     ("llama.cpp", {"data": [{"id": "a", "aliases": ["a", "b"], "meta": {"n_ctx": 512}}]}, {"a": 512, "b": 512}),
     ("llama.cpp", {"data": [{"id": "/models/x.gguf"}]}, {"/models/x.gguf": None}),
@@ -137,7 +137,7 @@ def test_an_engine_tells_its_names_and_its_longest_request(
 
 PAGES = [
     (
-        'sglang:num_running_reqs{model_name="a",tp_rank="0"} 3.0\nsglang:num_queue_reqs{model_name="a",tp_rank="0"} 2.0\n'
+        'sglang:num_running_reqs{model_name="a",tp_rank="0"} 3.0\nsglang:num_queue_reqs{model_name="a"} 2.0\n'
         'sglang:prompt_tokens_total{model_name="a"} 50\nsglang:token_usage{model_name="a",tp_rank="0"} 0.5',
         {"running": 3, "waiting": 2, "cache_usage": 0.5},
         {"prompt_tokens": 50, "prefix_queries": 50},
