@@ -68,3 +68,10 @@ def codes(incomplete: str) -> list[str]:
     from fleetctl.doctor.explain import known
 
     return _begun(known(), incomplete)
+
+
+def playbooks(incomplete: str) -> list[str]:
+    """Names of the playbooks that come with fleetctl."""
+    from fleetctl.plan.shipped import shipped
+
+    return _begun(shipped(), incomplete)

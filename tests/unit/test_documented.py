@@ -14,6 +14,7 @@ from documented import ROOT, Shown, calls, commands, inline
 from fleetctl.cli.main import app
 from fleetctl.cli.manpage import page, statuses
 from fleetctl.cli.manual import markdown
+from fleetctl.steps import reference
 
 PROGRAM = typer.main.get_command(app)
 
@@ -58,6 +59,12 @@ def test_every_command_in_the_text_has_its_options() -> None:
 
 def test_the_page_of_commands_is_made_from_the_commands() -> None:
     assert (ROOT / "docs/commands.md").read_text() == markdown(), "python -m fleetctl.cli.manual > docs/commands.md"
+
+
+def test_the_page_of_playbooks_is_made_from_the_steps() -> None:
+    assert (ROOT / "docs/playbooks.md").read_text() == reference.page(), (
+        "python -m fleetctl.steps.reference > docs/playbooks.md"
+    )
 
 
 def test_the_manual_page_is_made_from_the_commands_and_man_reads_it() -> None:
