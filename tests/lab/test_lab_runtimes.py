@@ -82,6 +82,8 @@ def test_an_encoder_is_let_in_by_its_vectors_and_a_ranker_by_its_ranking(moving:
     ranker = {**ROUTER, "task": "rerank"}
     layouts = {"encoders": {"vectors": {"copies": ["box1"]}, "ranks": {"copies": ["box2"]}}}
     text = with_models(moving, {"vectors": ROUTER, "ranks": ranker}, layouts)
+    failed = moving.run("cutover", "--to", "encoders", "--yes", text=text.replace("context: 512", "context: 1024"))
+    assert (failed.rc, "its context is 512 tokens and has to be at least 1024" in failed.said) == (6, True), failed
     ran = moving.cutover("encoders", text=text)
     told = [step["summary"] for step in ran.plan["steps"] if step["kind"] == "gate"]
     assert sorted(told) == [
@@ -96,9 +98,6 @@ def test_an_encoder_is_let_in_by_its_vectors_and_a_ranker_by_its_ranking(moving:
         assert {one["id"] for one in client.get("/v1/models").json()["data"]} >= {"vectors", "ranks"}
     seen = moving.status(text)
     assert (seen["exit"], seen["problems"]) == (0, []), seen
-    long = text.replace("context: 512", "context: 1024")
-    failed = moving.run("apply", "--yes", text=long)
-    assert (failed.rc, "its context is 512 tokens and has to be at least 1024" in failed.said) == (6, True), failed
 
 
 def test_an_encoder_that_fails_is_out_of_the_proxy_until_it_embeds_again(moving: Moving) -> None:
