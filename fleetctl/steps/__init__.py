@@ -16,6 +16,7 @@ from fleetctl.steps import (
     superseded,
     traffic,
     trial,
+    weights,
 )
 from fleetctl.steps.base import KINDS
 
@@ -36,4 +37,5 @@ __all__ = [
     "superseded",
     "traffic",
     "trial",
+    "weights",
 ]
