@@ -95,6 +95,7 @@ def weights_prove(call: Call, place: Dict[str, Any], anew: bool = False) -> Dict
     states = compared(call, found, manifest, changed)
     wrong = {name: one for name, one in states.items() if one["state"] not in ("same", "new")}
     if wrong:
+        doubt(call, found, manifest, wrong)
         raise OpError("weights are not what was recorded of them: %s" % said(found, wrong))
     return _proven(renewed(call, found, manifest, states), found, True)
 
@@ -131,6 +132,13 @@ def renewed(call: Call, place: Place, manifest: Manifest, states: Dict[str, Dict
         if one["state"] in ("same", "new"):
             files[name] = one["entry"]
     return write_manifest(call, place, files, manifest.get("by", FOUND))
+
+
+def doubt(call: Call, place: Place, manifest: Manifest, wrong: Dict[str, Any]) -> None:
+    """Have the manifest say that these files are not as they were, also where their size and time do not tell."""
+    known = manifest["files"]
+    files = {name: dict(one, mtime_ns=0) if name in wrong else one for name, one in known.items()}
+    write_manifest(call, place, files, manifest.get("by", FOUND))
 
 
 def compared(call: Call, place: Place, manifest: Manifest, names: List[str]) -> Dict[str, Dict[str, Any]]:
@@ -196,6 +204,7 @@ def weights_verify(call: Call, place: Dict[str, Any], full: bool = False, accept
     states = compared(call, found, manifest, names)
     wrong = {name: one for name, one in states.items() if one["state"] not in ("same", "new")}
     if wrong:
+        doubt(call, found, manifest, wrong)
         parts = {name: one.get("parts", []) for name, one in wrong.items()}
         return dict(told, state="differs", why=said(found, wrong), wrong=parts, **_sums(manifest))
     if touched(found, manifest):

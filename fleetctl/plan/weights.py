@@ -210,7 +210,7 @@ def _what(from_: Lying, lying: Lying) -> str:
         return whole + begun
     if lying.wrong:
         parts = sum(len(one) or 1 for one in lying.wrong.values())
-        return f"{parts} {'part' if parts == 1 else 'parts'} that differ"
+        return f"{parts} {'part that differs' if parts == 1 else 'parts that differ'}"
     return f"what differs of {whole}"
 
 
