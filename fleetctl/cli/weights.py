@@ -59,6 +59,40 @@ def push(
 
 
 @app.command()
+def pull(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model of fleet.yaml.")],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SOURCE", help="For a folder: one of this machine, or a hub id."),
+    ] = None,
+    on: Annotated[str | None, typer.Option("--on", metavar="BOX", help="The box; default: the first.")] = None,
+    here: Annotated[bool, typer.Option("--here", help="Fetch on this machine, and send it over SSH.")] = False,
+    limit: Limit = None,
+    fleet: FleetFile = DEFAULT_FLEET,
+    yes: Yes = False,
+    take_over: TakeOver = False,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+    debug: Debug = False,
+) -> None:
+    """Get a model from the hub, or from a folder of this machine, onto one box; `weights push` brings it to the others.
+
+    The box fetches a hub id itself where its engine's environment has huggingface_hub; else this machine does.
+    """
+    from fleetctl.cli.mover import Mover
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.plan.weights import PULL
+    from fleetctl.run.pulling import plan_pull
+    from fleetctl.run.weights import parse_limit
+
+    rate = parse_limit(limit)
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
+        mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
+        mover.work(PULL, lambda seen: plan_pull(subject, seen, model, source=source, on=on, here=here, limit=rate))
+
+
+@app.command()
 def verify(
     models: Models = None,
     full: Annotated[bool, typer.Option("--full", help="Read every file, not only those that were touched.")] = False,

@@ -9,10 +9,8 @@ from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.manifests import (
     Manifest,
     entry,
-    manifest_path,
     read_manifest,
     touched,
-    tree_of,
     write_manifest,
 )
 from fleetctl.onbox.partsums import PART, Progress, Sums, at_once, hash_all, hashed
@@ -73,8 +71,9 @@ def allocated(folder: str) -> int:
 
 
 @op("weights_prove")
-def weights_prove(call: Call, place: Dict[str, Any], anew: bool = False) -> Dict[str, Any]:
-    """Weights are whole, and what their manifest says. Without a manifest (or ``anew``) checksums are made and kept.
+def weights_prove(call: Call, place: Dict[str, Any], by: str = FOUND) -> Dict[str, Any]:
+    """Weights are whole, and what their manifest says. Without a manifest checksums are made and kept,
+    with how they came in ``by``.
 
     Files that were touched are read again: as long as their bytes are the same, that is all. Returns ``tree``,
     ``commit``, ``bytes``, ``files``, and whether something was ``read``. OpError for weights that are missing, not
@@ -86,9 +85,9 @@ def weights_prove(call: Call, place: Dict[str, Any], anew: bool = False) -> Dict
     broken = fingerprint(call, found.key)["broken"]
     if broken:
         raise OpError("weights are not complete: %s" % "; ".join(broken[:5]))
-    manifest = None if anew else read_manifest(found)
+    manifest = read_manifest(found)
     if manifest is None:
-        return _proven(record(call, found, FOUND), found, True)
+        return _proven(record(call, found, by), found, True)
     changed = touched(found, manifest)
     if not changed:
         return _proven(manifest, found, False)
@@ -215,13 +214,3 @@ def weights_verify(call: Call, place: Dict[str, Any], full: bool = False, accept
 def _sums(manifest: Manifest) -> Dict[str, Any]:
     sums = {name: one["sha256"] for name, one in manifest["files"].items()}
     return {"tree": manifest["tree"], "sums": sums, "by": manifest.get("by", FOUND), "at": manifest["at"]}
-
-
-@op("weights_forget")
-def weights_forget(call: Call, place: Dict[str, Any]) -> Dict[str, Any]:
-    """Remove the manifest of a place, so that the next look reads all of it."""
-    found = place_of(place)
-    path = manifest_path(found) if found is not None else ""
-    if path and os.path.exists(path):
-        os.unlink(path)
-    return {"tree": tree_of({})}
