@@ -145,6 +145,35 @@ def verify(
 
 
 @app.command()
+def prune(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FOLDER|ID[@COMMIT]]…", help="Only these; default: all that fleetctl put there."),
+    ] = None,
+    needed: Annotated[bool, typer.Option("--needed", help="Also what is needed, where it is named.")] = False,
+    fleet: FleetFile = DEFAULT_FLEET,
+    yes: Yes = False,
+    take_over: TakeOver = False,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+    debug: Debug = False,
+) -> None:
+    """Remove weights that no layout and no kept generation uses, and what transfers that were cut off have left.
+
+    Only what fleetctl put on the boxes; another revision in a hub's cache has to be named.
+    """
+    from fleetctl.cli.mover import Mover
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.plan.weights import PRUNE
+    from fleetctl.run.pruning import plan_prune
+
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
+        mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
+        mover.work(PRUNE, lambda seen: plan_prune(subject, seen, names or (), needed=needed))
+
+
+@app.command()
 def status(
     models: Models = None,
     fleet: FleetFile = DEFAULT_FLEET,
