@@ -207,6 +207,7 @@ class Fleet:
         self.clear()
         self.sh(self.source, "rm", "-r", WEIGHTS)
         for box in (self.source, *self.targets):
+            self.sh(box, "rm", "-rf", "/var/lib/fleetctl/weights")  # of the model before, with other bytes
             self.sh(box, "mount", "-t", "tmpfs", "-o", f"size={2 * size + 2**28}", "tmpfs", "/srv")
         self.make(size)
 
