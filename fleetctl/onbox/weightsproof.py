@@ -108,7 +108,7 @@ def _proven(manifest: Manifest, place: Place, read: bool) -> Dict[str, Any]:
 def record(call: Call, place: Place, by: str) -> Manifest:
     """Read all files of a place and keep their checksums. OpError where a hub's checksum says that one is damaged."""
     names = names_in(place)
-    sums = hash_all(call, {name: place.path(name) for name in names}, True, "checksums")
+    sums = hash_all(call, {name: place.path(name) for name in names})
     refuse_other_than_hub(place, sums)
     return write_manifest(call, place, {name: entry(sums[name]) for name in names}, by)
 

@@ -45,7 +45,7 @@ def local_goal(call: Call, folder: Path, *, of_hub: bool) -> tuple[Record, list[
         names = names_in(place)
         if not names:
             raise SpecError(f"{folder}: no files of a model in it")
-        sums = hash_all(call, {name: place.path(name) for name in names}, True, "checksums")
+        sums = hash_all(call, {name: place.path(name) for name in names})
         refuse_other_than_hub(place, sums)
     except OpError as error:
         raise StepError(f"this machine: {error}") from None

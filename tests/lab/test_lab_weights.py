@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hub_server import COMMIT, etag_of, hub_of
 from moving import BOXES, Moving, Ran, eventually
 
 from fleetctl.onbox.partsums import PART
@@ -53,6 +54,45 @@ def pulled(boxes: Moving, model: Path) -> str:
     ran = boxes.run("weights", "pull", "standin", "--from", str(model), "--on", "box1", "--yes", text=text)
     assert ran.rc == 0, ran
     return text
+
+
+def test_a_model_of_a_hub_comes_into_the_cache_that_the_engine_reads(
+    boxes: Moving, model: Path, tmp_path: Path
+) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("hf_very_secret")
+
+    def change(document: dict[str, Any]) -> None:
+        one = document["models"]["standin"]
+        one["weights"], one["revision"] = "office/tiny", COMMIT
+        more = {"HF_HOME": "/srv/models/hub", "HF_ENDPOINT": hub.address, "HF_TOKEN": {"file": str(secret)}}
+        one["environment"] = {**one["environment"], **more}
+
+    with hub_of(model) as hub:
+        text = boxes.changed(change)
+        env = {"HF_HOME": str(tmp_path / "home")}
+        ran = boxes.run("weights", "pull", "standin", "--on", "box1", "--yes", text=text, env=env)
+        assert ran.rc == 0, ran
+        assert "this machine fetches office/tiny" in ran.plan["steps"][0]["summary"], (
+            "the boxes have no huggingface_hub"
+        )
+        assert "Bearer hf_very_secret" in hub.tokens
+        assert "very_secret" not in boxes.journal() + json.dumps(ran.events)
+    ran = boxes.run("weights", "push", "--yes", text=text)
+    assert ran.rc == 0, ran
+    snapshot = f"/srv/models/hub/hub/models--office--tiny/snapshots/{COMMIT}"
+    for box in BOXES:
+        assert boxes.sh(box, f"readlink {snapshot}/{WEIGHTS}").startswith("../../blobs/")
+        assert boxes.sh(box, f"sha256sum < {snapshot}/{WEIGHTS}") == boxes.sh(
+            "box1", f"sha256sum < {snapshot}/{WEIGHTS}"
+        )
+        assert boxes.sh(box, f"sha256sum < {snapshot}/{WEIGHTS}").split()[0] == etag_of(model / WEIGHTS)
+    assert weights_status(boxes, text) == (0, {"box1": "proven", "box2": "proven"})
+    named = f"office/tiny@{COMMIT[:8]}"
+    ran = boxes.run("weights", "prune", named, "--yes", text=text)
+    assert ran.rc == 5 and "is needed by layout" in ran.said, ran
+    ran = boxes.run("weights", "prune", named, "--needed", "--yes", text=text)
+    assert ran.rc == 0 and boxes.files("box2", "/srv/models") == [], ran
 
 
 def sent(ran: Ran) -> dict[str, Any]:
