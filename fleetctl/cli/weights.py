@@ -6,11 +6,34 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Yes
 
 app = typer.Typer(no_args_is_help=True, help="Weights of models on the boxes: fetch, send, verify, remove.")
 
-Models = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]…", help="Models of fleet.yaml; default: all.")]
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MODEL]…", help="Models of fleet.yaml; default: all.", autocompletion=completing.models),
+]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model of fleet.yaml.", autocompletion=completing.models)]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="BOX", help="The box that has them right.", autocompletion=completing.boxes),
+]
+To = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to", metavar="BOX", help="Only these; default: all that need them.", autocompletion=completing.boxes
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="BOX", help="The box; default: the first.", autocompletion=completing.boxes),
+]
+OnBoxes = Annotated[
+    list[str] | None,
+    typer.Option("--on", metavar="BOX", help="Only these boxes.", autocompletion=completing.boxes),
+]
 Limit = Annotated[
     str | None,
     typer.Option("--limit", help="Most bytes a second of all transfers together, like 2GB/s; none: no limit."),
@@ -28,10 +51,8 @@ def _group() -> None:
 @app.command()
 def push(
     models: Models = None,
-    source: Annotated[str | None, typer.Option("--from", metavar="BOX", help="The box that has them.")] = None,
-    to: Annotated[
-        list[str] | None, typer.Option("--to", metavar="BOX", help="Only these; default: all that need them.")
-    ] = None,
+    source: From = None,
+    to: To = None,
     limit: Limit = None,
     streams: Streams = None,
     fleet: FleetFile = DEFAULT_FLEET,
@@ -60,12 +81,14 @@ def push(
 
 @app.command()
 def pull(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model of fleet.yaml.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model of fleet.yaml.", autocompletion=completing.models)
+    ],
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="SOURCE", help="For a folder: one of this machine, or a hub id."),
     ] = None,
-    on: Annotated[str | None, typer.Option("--on", metavar="BOX", help="The box; default: the first.")] = None,
+    on: On = None,
     here: Annotated[bool, typer.Option("--here", help="Fetch on this machine, and send it over SSH.")] = False,
     limit: Limit = None,
     fleet: FleetFile = DEFAULT_FLEET,
@@ -98,10 +121,8 @@ def verify(
     full: Annotated[bool, typer.Option("--full", help="Read every file, not only those that were touched.")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Send what is wrong again, from a right one.")] = False,
     accept: Annotated[bool, typer.Option("--accept", help="Record what is there now as right.")] = False,
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="BOX", help="The box that is right, for --repair.")
-    ] = None,
-    boxes: Annotated[list[str] | None, typer.Option("--on", metavar="BOX", help="Only these boxes.")] = None,
+    source: From = None,
+    boxes: OnBoxes = None,
     limit: Limit = None,
     fleet: FleetFile = DEFAULT_FLEET,
     yes: Yes = False,

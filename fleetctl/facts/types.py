@@ -210,7 +210,8 @@ class MoveFacts(Seen):
             return "fleetctl weights verify MODEL --repair"
         if self.operation.startswith("weights "):
             return f"fleetctl {self.operation} MODEL"
-        return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
+        more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
+        return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property
     def ways(self) -> str:
