@@ -133,7 +133,10 @@ def test_weights_come_from_here_to_one_box_and_from_there_to_the_other(boxes: Mo
     assert boxes.sh("box2", "ls /var/lib/fleetctl/moving.json 2>/dev/null") == "", "guards go on with their work"
 
 
-def test_a_push_that_was_killed_is_known_and_goes_on_from_where_it_was(boxes: Moving, model: Path) -> None:
+@pytest.mark.parametrize("closed", [False, True], ids=["finished", "closed by a rollback"])
+def test_a_push_that_was_killed_is_known_and_goes_on_from_where_it_was(
+    boxes: Moving, model: Path, closed: bool
+) -> None:
     text = pulled(boxes, model)
     running = boxes.start("weights", "push", "standin", "--yes", "--limit", "20MB/s", text=text)
     came = 0
@@ -150,6 +153,9 @@ def test_a_push_that_was_killed_is_known_and_goes_on_from_where_it_was(boxes: Mo
     assert there > PART and boxes.sh("box2", f"ls {FOLDER} 2>/dev/null") == ""
     seen = boxes.status(text)
     assert seen["exit"] == 8 and seen["unfinished"]["operation"] == "weights push", seen
+    if closed:
+        assert boxes.run("rollback", "--yes", text=text).rc == 0
+        assert int(boxes.sh("box2", staged)) == there, "what had arrived stays"
     ran = boxes.run("weights", "push", "standin", "--yes", text=text)
     assert ran.rc == 0, ran
     whole = sum(path.stat().st_size for path in model.iterdir())
