@@ -122,7 +122,8 @@ def _show_move(found: Assessment, out: Console, *, every: bool) -> None:
     where = "" if move.operation in WEIGHTS else f" {_where(move)}"
     told = f"{move.operation}{where} by {escape(move.who)}"
     if found.under_way():
-        hang(out, f"[cyan]under way[/]: {told}; what is not right yet is not listed meanwhile", 11)
+        more = "" if move.operation in WEIGHTS else "; what is not right yet is not listed meanwhile"
+        hang(out, f"[cyan]under way[/]: {told}{more}", 11)
         return
     hang(out, f"[bold yellow]cut off[/]: {told}; {move.ways}", 9)
     if every:
