@@ -23,6 +23,9 @@ DEFAULT_DIR = Path("/var/lib/fleetctl-lab")
 def up(
     boxes: Annotated[int | None, typer.Option("--boxes", "-n", min=1, help="How many; default: 2.")] = None,
     engine: Annotated[Literal["standin", "vllm"], typer.Option(help="Stand-in, or real vLLM on the CPU.")] = "standin",
+    podman: Annotated[
+        bool | None, typer.Option("--podman", help="Boxes with Podman, the stand-in in containers.")
+    ] = None,
     directory: Root = DEFAULT_DIR,
     json: Json = False,
     debug: Debug = False,
@@ -34,7 +37,7 @@ def up(
 
     lab = Lab(directory)
     say = (lambda line: emit("progress", text=line)) if json else (lambda line: console(error=True).print(line))
-    made = bring_up(lab, boxes, engine, say)
+    made = bring_up(lab, boxes, engine, say, podman=podman)
     if json:
         emit("lab", fleet=str(lab.fleet_file), boxes=[{"name": box.name, "address": box.address} for box in made])
         return
@@ -77,10 +80,14 @@ def reset(
 ) -> None:
     """Throw away what happened in boxes and boot them fresh."""
     from fleetctl.cli.output import console, emit
+    from fleetctl.lab.engines import load_image
     from fleetctl.lab.lab import Lab
 
     say = (lambda line: emit("progress", text=line)) if json else (lambda line: console(error=True).print(line))
-    Lab(directory).reset(names or None, say)
+    lab = Lab(directory)
+    lab.reset(names or None, say)
+    if lab.podman:
+        load_image(lab, names or [box.name for box in lab.boxes()], say)
     if json:
         emit("lab", state="reset", boxes=names or "all")
 

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +32,9 @@ PACKAGES: tuple[str, ...] = (
     "keepalived",
     "nftables",
 )
+CONTAINERS: tuple[str, ...] = ("podman", "crun", "catatonit")
+"""What boxes that run containers have besides. Theirs is a base system of its own, so that the usual one stays small."""
+
 # Set inside the boxes only: the way to try a sudo that asks.
 OPERATOR_PASSWORD = "lab-password"
 
@@ -92,9 +95,25 @@ FILES: dict[str, tuple[int, str]] = {
 }
 
 
+CONTAINER_FILES: dict[str, tuple[int, str]] = {
+    # The disk of a box is an overlay itself, on which Podman's driver of that name does not work.
+    "etc/containers/storage.conf": (
+        0o644,
+        '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n',
+    ),
+    # systemd-nspawn keeps the kernel's keyrings from what runs in a box.
+    "etc/containers/containers.conf": (0o644, "[containers]\nkeyring = false\n"),
+}
+
+
+def files_for(packages: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Path → mode and content of what is put into a base system with these packages."""
+    return {**FILES, **(CONTAINER_FILES if "podman" in packages else {})}
+
+
 def digest(packages: Sequence[str], suite: str = SUITE) -> str:
     """Twelve hex digits that change when anything that goes into the base changes."""
-    parts = [suite, sorted(packages), MASKED_UNITS, DISABLED_UNITS, FILES, OPERATOR_PASSWORD]
+    parts = [suite, sorted(packages), MASKED_UNITS, DISABLED_UNITS, files_for(packages), OPERATOR_PASSWORD]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -116,7 +135,7 @@ def ensure(base: Path, say: Say, packages: Sequence[str] = PACKAGES) -> Path:
         partial = base / f"partial-{os.getpid()}"
         try:
             _bootstrap(partial, packages)
-            _furnish(partial)
+            _furnish(partial, files_for(packages))
             partial.rename(final)
         finally:
             if partial.exists():
@@ -169,9 +188,9 @@ def _bootstrap(target: Path, packages: Sequence[str]) -> None:
         )
 
 
-def _furnish(rootfs: Path) -> None:
+def _furnish(rootfs: Path, files: Mapping[str, tuple[int, str]]) -> None:
     """Users, masks and files that are the same on every box of every lab."""
-    for name, (mode, text) in FILES.items():
+    for name, (mode, text) in files.items():
         path = rootfs / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""What a lab remembers on disk: its boxes and their binds (root/lab.json)."""
+"""What a lab remembers on disk: its boxes, their binds, and whether they have Podman (root/lab.json)."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class LabBox:
 class LabState:
     boxes: tuple[LabBox, ...]
     binds: tuple[Bind, ...]
+    podman: bool = False
 
 
 def save(path: Path, state: LabState, bridge: str, subnet: str, link_subnet: str) -> None:
@@ -54,6 +55,7 @@ def save(path: Path, state: LabState, bridge: str, subnet: str, link_subnet: str
         "link_subnet": link_subnet,
         "boxes": [{key: _plain(value) for key, value in asdict(box).items()} for box in state.boxes],
         "binds": [{"source": str(bind.source), "path": str(bind.target)} for bind in state.binds],
+        "podman": state.podman,
     }
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
@@ -74,13 +76,14 @@ def load(path: Path) -> LabState | None:
             for one in document["boxes"]
         )
         binds = tuple(Bind(Path(one["source"]), Path(one["path"])) for one in document["binds"])
+        podman = bool(document.get("podman", False))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(
             f"{path} is damaged: {error}", hint="Remove the lab and make it again: lab down, lab up."
         ) from error
-    return LabState(boxes, binds)
+    return LabState(boxes, binds, podman)
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         engine_arguments(fleet, place),
         unit=unit,
         weights=model.weights,
+        plain=plain,
         variables=seen_variables(plain, secrets, split=len(place.boxes) > 1),
         memory_max=memory_max,
         stop_limit=model.stop_limit,
@@ -109,6 +110,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         # A split stops its own container: the other ranks have to hear of it first.
         "stop": exec_line(launch.stop) if launch.stop and not split else None,
         "remove": exec_line(launch.remove) if launch.remove else None,
+        "folders": [exec_line(["/usr/bin/mkdir", "-p", folder]) for folder in launch.folders],
         "start_timeout": start_timeout,
         "stop_timeout": stop_timeout,
         "restart_delay": RESTART_DELAY,
