@@ -70,7 +70,7 @@ def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 def _add(tar: tarfile.TarFile, path: Path, name: Path) -> None:
     if path.is_symlink() and path.parent.name == "bin":
         link = _entry(str(name), tarfile.SYMTYPE, 0o777)
-        link.linkname = os.readlink(path)
+        link.linkname = str(path.readlink())
         tar.addfile(link)
         return
     content = path.read_bytes()

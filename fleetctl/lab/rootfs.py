@@ -33,7 +33,7 @@ PACKAGES: tuple[str, ...] = (
     "nftables",
 )
 CONTAINERS: tuple[str, ...] = ("podman", "crun", "catatonit")
-"""What boxes that run containers have besides. Theirs is a base system of its own, so that the usual one stays small."""
+"""What boxes with Podman have besides: in a base system of their own, so that the usual one stays small."""
 
 # Set inside the boxes only: the way to try a sudo that asks.
 OPERATOR_PASSWORD = "lab-password"

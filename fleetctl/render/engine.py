@@ -14,6 +14,7 @@ from fleetctl.render.escape import check_variable, environment_line, exec_line
 from fleetctl.render.launch import Launch, start_from
 from fleetctl.render.names import (
     BIN_FOLDER,
+    PYTHON,
     UNIT_FOLDER,
     engine_unit,
     engine_units_on,
@@ -27,7 +28,6 @@ from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Container
 from fleetctl.spec.secret import Secret
 
-PYTHON = "/usr/bin/python3"
 RESTART_DELAY = 5
 BURST = 4
 # What systemd allows beyond the limits of the file: the engine's own end comes first.
@@ -116,11 +116,12 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         "restart_delay": RESTART_DELAY,
         "memory_max": memory_max,
     }
-    scripts = ("rank.py", "rank_peer.py") if split else ("ready.py",)
+    staying = (*(("rank.py", "rank_peer.py") if split else ()), *launch.scripts)
+    scripts = staying if split else ("ready.py", *staying)
     secret_file = _secret_file(place, secrets)
-    # ready.py is done with when the engine runs; rank.py goes on as long as the engine does.
+    # ready.py is done with when the engine runs; the others go on as long as the engine does.
     untagged = fill("systemd", "engine.service.j2", tag="", **values)
-    digest = _digest(untagged, secret_file, scripts if split else ())
+    digest = _digest(untagged, secret_file, staying)
     tag = environment_line("FLEETCTL_ENGINE", f"{place.layout}/{place.model}@{digest[:12]}")
     files = [
         File(path=f"{UNIT_FOLDER}/{unit}", content=fill("systemd", "engine.service.j2", tag=tag, **values)),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fleetctl.render.names import BIN_FOLDER, PYTHON
 from fleetctl.spec.fleet_model import Container, Venv
 
 CACHE_FOLDER = "/var/cache/fleetctl"
@@ -15,6 +16,7 @@ _CACHES = {
     "TRITON_CACHE_DIR": f"{CACHE_FOLDER}/triton",
     "FLASHINFER_WORKSPACE_BASE": CACHE_FOLDER,
 }
+WATCHED_BY = "contained.py"
 HUB_HOME = "/root/.cache/huggingface"
 _SYSTEM_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CDI = ("--device", "nvidia.com/gpu=all")
@@ -33,6 +35,8 @@ class Launch:
     remove: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     """Folders of the box that have to be there before it starts."""
+    scripts: tuple[str, ...] = ()
+    """Scripts of ``systemd/`` that it is started by."""
 
 
 def binary(launch: Venv | Container) -> str | None:
@@ -68,7 +72,7 @@ def start_from(
     if hub == HUB_HOME:
         added["HF_HOME"] = HUB_HOME  # whoever the image's user is: the same folder as on the box
     run = [program, "run", "--rm", "--init", "--pull=never", "--name", name, "--network", "host", "--ipc", "host"]
-    run += _of_engine(launch, memory_max)
+    run += _of_engine(launch, name, memory_max)
     run += _gpus(launch)
     if weights.startswith("/"):
         run += _mount(weights_root(weights), read_only=True)
@@ -78,16 +82,26 @@ def start_from(
     run += [word for variable in [*added, *known] for word in ("-e", variable)]
     run += [*launch.options, "--entrypoint", "vllm", launch.id or launch.image, *arguments]
     stop = (program, "stop", "-t", str(round(stop_limit)), name)
-    return Launch(tuple(run), added, stop, _remove(launch, program, name), (hub,) if hub is not None else ())
+    start = (*_watched(name), *run) if launch.engine == "podman" else tuple(run)
+    scripts = (WATCHED_BY,) if launch.engine == "podman" else ()
+    return Launch(start, added, stop, _remove(launch, program, name), (hub,) if hub is not None else (), scripts)
 
 
-def _of_engine(launch: Container, memory_max: int) -> list[str]:
+def _watched(name: str) -> tuple[str, ...]:
+    return PYTHON, f"{BIN_FOLDER}/{WATCHED_BY}", _pidfile(name)
+
+
+def _pidfile(name: str) -> str:
+    return f"/run/{name}.pid"
+
+
+def _of_engine(launch: Container, name: str, memory_max: int) -> list[str]:
     if launch.engine == "podman":
         # Its processes stay in the unit's control group, where MemoryMax= and KillMode= reach them, have the limits of
         # the unit, and write to the journal themselves: with a log driver of Podman's every line would be there twice.
         # Weights are not labelled anew for SELinux: others may read them too.
         words = ["--cgroups=disabled", "--ulimit=host", "--log-driver=passthrough", "--sdnotify=ignore", "--replace"]
-        return [*words, "--security-opt", "label=disable"]
+        return [*words, "--security-opt", "label=disable", "--pidfile", _pidfile(name)]
     # Docker's containers are children of its daemon: what the unit sets is told once more. The same for both is no swap
     # for it, as MemorySwapMax=0 of the unit is elsewhere. The log is what `docker run` passes on to the journal.
     words = ["--ulimit", "nofile=1048576:1048576", "--ulimit", "memlock=-1:-1", "--log-driver=none"]
