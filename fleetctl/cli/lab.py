@@ -23,21 +23,23 @@ DEFAULT_DIR = Path("/var/lib/fleetctl-lab")
 def up(
     boxes: Annotated[int | None, typer.Option("--boxes", "-n", min=1, help="How many; default: 2.")] = None,
     engine: Annotated[Literal["standin", "vllm"], typer.Option(help="Stand-in, or real vLLM on the CPU.")] = "standin",
-    podman: Annotated[
-        bool | None, typer.Option("--podman", help="Boxes with Podman, the stand-in in containers.")
-    ] = None,
+    podman: Annotated[bool, typer.Option("--podman", help="Boxes with Podman, the stand-in in containers.")] = False,
+    docker: Annotated[bool, typer.Option("--docker", help="The same with Docker.")] = False,
     directory: Root = DEFAULT_DIR,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Make the boxes, with their SSH key and a fleet.yaml."""
     from fleetctl.cli.output import console, emit
+    from fleetctl.errors import SpecError
     from fleetctl.lab.engines import bring_up
     from fleetctl.lab.lab import Lab
 
+    if podman and docker:
+        raise SpecError("the boxes of a lab have Podman or Docker, not both", hint="leave out --podman or --docker")
     lab = Lab(directory)
     say = (lambda line: emit("progress", text=line)) if json else (lambda line: console(error=True).print(line))
-    made = bring_up(lab, boxes, engine, say, podman=podman)
+    made = bring_up(lab, boxes, engine, say, containers="podman" if podman else "docker" if docker else None)
     if json:
         emit("lab", fleet=str(lab.fleet_file), boxes=[{"name": box.name, "address": box.address} for box in made])
         return
@@ -86,7 +88,7 @@ def reset(
     say = (lambda line: emit("progress", text=line)) if json else (lambda line: console(error=True).print(line))
     lab = Lab(directory)
     lab.reset(names or None, say)
-    if lab.podman:
+    if lab.containers:
         load_image(lab, names or [box.name for box in lab.boxes()], say)
     if json:
         emit("lab", state="reset", boxes=names or "all")

@@ -73,6 +73,14 @@ class PathFacts(Seen):
     executable: bool = False
 
 
+class ImageFacts(Seen):
+    """A container image as a box has it; ``id`` is empty where it has none. ``problem``: why that cannot be told."""
+
+    id: str = ""
+    size: int = 0
+    problem: str = ""
+
+
 class Mention(Seen):
     """A foreign unit that names a superseded one."""
 
@@ -256,6 +264,7 @@ class BoxFacts(Seen):
     processes: tuple[ProcessFacts, ...] = ()
     mentions: tuple[Mention, ...] = ()
     paths: dict[str, PathFacts] = {}
+    images: dict[str, ImageFacts] = {}
     ports: dict[int, ProcessFacts] = {}
     proxy: ProxyFacts | None = None
     generation: int | None = None
@@ -287,7 +296,8 @@ class BoxFacts(Seen):
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
         firewall = self.firewall and (self.firewall.mark, self.firewall.intact, self.firewall.tried)
-        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall)
+        images = (sorted((name, one.id) for name, one in self.images.items()),) if self.images else ()
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall, *images)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -32,8 +32,11 @@ PACKAGES: tuple[str, ...] = (
     "keepalived",
     "nftables",
 )
-CONTAINERS: tuple[str, ...] = ("podman", "crun", "catatonit")
-"""What boxes with Podman have besides: in a base system of their own, so that the usual one stays small."""
+CONTAINERS: dict[str, tuple[str, ...]] = {
+    "podman": ("podman", "crun", "catatonit"),
+    "docker": ("docker.io", "iptables"),
+}
+"""What boxes that run containers have besides: in a base system of their own, so that the usual one stays small."""
 
 # Set inside the boxes only: the way to try a sudo that asks.
 OPERATOR_PASSWORD = "lab-password"
@@ -95,20 +98,29 @@ FILES: dict[str, tuple[int, str]] = {
 }
 
 
-CONTAINER_FILES: dict[str, tuple[int, str]] = {
-    # The disk of a box is an overlay itself, on which Podman's driver of that name does not work.
-    "etc/containers/storage.conf": (
-        0o644,
-        '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n',
-    ),
-    # systemd-nspawn keeps the kernel's keyrings from what runs in a box.
-    "etc/containers/containers.conf": (0o644, "[containers]\nkeyring = false\n"),
+# The disk of a box is an overlay itself, on which the drivers of that name do not work. A box has no route to
+# anywhere, and engines use its own network: Docker need not make one.
+CONTAINER_FILES: dict[str, dict[str, tuple[int, str]]] = {
+    "podman": {
+        "etc/containers/storage.conf": (
+            0o644,
+            '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\n'
+            'graphroot = "/var/lib/containers/storage"\n',
+        ),
+    },
+    "docker.io": {
+        "etc/docker/daemon.json": (
+            0o644,
+            '{"storage-driver": "vfs", "iptables": false, "bridge": "none", "ip-forward": false}\n',
+        ),
+    },
 }
 
 
 def files_for(packages: Sequence[str]) -> dict[str, tuple[int, str]]:
     """Path → mode and content of what is put into a base system with these packages."""
-    return {**FILES, **(CONTAINER_FILES if "podman" in packages else {})}
+    more = [files for package, files in CONTAINER_FILES.items() if package in packages]
+    return {**FILES, **{name: file for files in more for name, file in files.items()}}
 
 
 def digest(packages: Sequence[str], suite: str = SUITE) -> str:

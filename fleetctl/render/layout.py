@@ -132,6 +132,7 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         revision=model.revision,
         hub=_hub_environment(fleet, layout, name),
         image=(model.launch.engine, model.launch.image) if isinstance(model.launch, Container) else None,
+        image_id=model.launch.id if isinstance(model.launch, Container) else None,
         binary=binary(model.launch),
         backend=backend_of(fleet, name),
         server=server_name(layout, head),

@@ -83,6 +83,7 @@ class Engine(Value):
     revision: str | None = Field(None, description="revision of a hub id")
     hub: dict[str, str] = Field({}, description="its environment as far as the hub is concerned")
     image: tuple[str, str] | None = Field(None, description="container engine and image reference")
+    image_id: str | None = Field(None, description="ID that the image has to have, sha256:…; None: any")
     binary: str | None = Field(description="path of the program that has to exist on the box; None for a container")
     backend: str = Field(description="HAProxy backend")
     server: str = Field(description="HAProxy server in that backend")
@@ -91,6 +92,12 @@ class Engine(Value):
     def head(self) -> Rank:
         """The rank that listens for requests."""
         return self.ranks[0]
+
+    @property
+    def image_reference(self) -> str:
+        """What its container is started from: the ID of the image where it is pinned by that, else its name."""
+        assert self.image is not None
+        return self.image_id or self.image[1]
 
     @property
     def listens(self) -> dict[int, str]:
