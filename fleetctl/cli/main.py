@@ -37,6 +37,7 @@ from fleetctl.cli import (
     top,
     tune,
     web,
+    weights,
 )
 
 NO_READER = 141  # as a shell tells SIGPIPE
@@ -117,6 +118,7 @@ app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
 app.add_typer(proxy.app, name="proxy")
+app.add_typer(weights.app, name="weights")
 
 
 def _mend_streams() -> None:

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
+from rich.markup import escape
 
 from fleetctl.cli.ask import confirm
 from fleetctl.cli.live import LiveView
@@ -18,7 +19,7 @@ from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
 from fleetctl.facts.types import lead_of, unfinished
-from fleetctl.plan.types import Plan
+from fleetctl.plan.types import WEIGHTS, Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
 from fleetctl.run.fill import Filler
@@ -313,6 +314,9 @@ class Mover:
         out = console()
         if plan.operation == "doctor":
             out.print(f"[bold green]done[/]: {len(plan.steps)} mended")
+            return
+        if plan.operation in WEIGHTS:
+            out.print(f"[bold green]done[/]: {escape(title(plan))}")
             return
         goal = plan.to_layout or "the state before fleetctl"
         out.print(f"[bold green]done[/]: the fleet is in {goal}", end="")

@@ -213,6 +213,10 @@ class MoveFacts(Seen):
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":
             return "fleetctl doctor --fix"
+        if self.operation == "weights repair":
+            return "fleetctl weights verify MODEL --repair"
+        if self.operation.startswith("weights "):
+            return f"fleetctl {self.operation} MODEL"
         return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
 
     @property

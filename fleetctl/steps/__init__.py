@@ -17,6 +17,7 @@ from fleetctl.steps import (
     superseded,
     traffic,
     trial,
+    weights,
 )
 from fleetctl.steps.base import KINDS
 
@@ -38,4 +39,5 @@ __all__ = [
     "superseded",
     "traffic",
     "trial",
+    "weights",
 ]
