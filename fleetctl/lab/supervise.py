@@ -28,7 +28,7 @@ REBOOT_STATUS = 133
 class Boot:
     """How to boot one box. ``group`` is the path of its control group in each hierarchy.
 
-    ``keyrings``: what runs in it may make keyrings of the kernel, as runc and crun do for every container.
+    ``keyrings``: what runs in it may use bpf() and make keyrings, as runc and crun do for every container.
     """
 
     machine: str
@@ -67,7 +67,7 @@ class Boot:
             "--timezone=off",
             "--console=read-only",
             *(f"--bind-ro={bind}" for bind in self.binds),
-            *(["--system-call-filter=@keyring"] if self.keyrings else []),
+            *(["--system-call-filter=@keyring bpf"] if self.keyrings else []),
             "--boot",
         ]
 
