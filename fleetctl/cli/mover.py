@@ -19,7 +19,7 @@ from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
 from fleetctl.facts.types import lead_of, unfinished
-from fleetctl.plan.types import WEIGHTS, Plan
+from fleetctl.plan.types import ASIDE, Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
 from fleetctl.run.fill import Filler
@@ -315,7 +315,7 @@ class Mover:
         if plan.operation == "doctor":
             out.print(f"[bold green]done[/]: {len(plan.steps)} mended")
             return
-        if plan.operation in WEIGHTS:
+        if plan.operation in ASIDE:
             out.print(f"[bold green]done[/]: {escape(title(plan))}")
             return
         goal = plan.to_layout or "the state before fleetctl"

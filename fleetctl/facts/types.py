@@ -215,7 +215,7 @@ class MoveFacts(Seen):
             return "fleetctl doctor --fix"
         if self.operation == "weights repair":
             return "fleetctl weights verify MODEL --repair"
-        if self.operation.startswith("weights "):
+        if self.operation.startswith(("weights ", "images ")):
             return f"fleetctl {self.operation} MODEL"
         return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
 

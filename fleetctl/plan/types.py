@@ -10,9 +10,12 @@ from pydantic import Field
 from fleetctl.render.release import Budget, Release, Value
 
 WEIGHTS = ("weights push", "weights pull", "weights repair", "weights prune")
-"""Operations on weights alone: engines go on meanwhile, and guards go on with their work."""
+"""Operations on weights alone."""
 
-STAYING = ("restart", "drain", "undrain", "calibrate", "doctor", *WEIGHTS)
+ASIDE = (*WEIGHTS, "images push")
+"""Operations that bring files and nothing else: engines go on meanwhile, and guards go on with their work."""
+
+STAYING = ("restart", "drain", "undrain", "calibrate", "doctor", *ASIDE)
 """Operations that work on the live layout and leave the fleet in its generation."""
 
 
