@@ -8,25 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Via, Yes
 from fleetctl.cli.output import say
+from fleetctl.cli.shortened import Shortened
 
 if TYPE_CHECKING:
     from fleetctl.bench.endpoint import Endpoint
     from fleetctl.bench.mix import Mix
 
 
-class LoadOrCommand(TyperGroup):
-    """``bench MODEL`` is short for ``bench load MODEL``: what is no command is a model, an engine or an option."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = bool(args) and (args[0] in self.commands or args[0] in ("--help", "-h"))
-        return super().parse_args(ctx, args if own else ["load", *args])
+class _Load(Shortened):
+    usual = "load"
 
 
-app = typer.Typer(cls=LoadOrCommand, help="Send load to an engine and measure what comes back.")
+app = typer.Typer(cls=_Load, help="Send load to an engine and measure what comes back.")
 
 MixName = Annotated[
     str, typer.Option("--mix", metavar="NAME|FILE", help="What requests are like: chat, agent, email, embeddings.")
@@ -42,7 +39,12 @@ SharedPrefix = Annotated[
     int | None, typer.Option("--shared-prefix", min=0, help="Tokens that all prompts begin with; default: the mix's.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Lengths and arrivals are the same for the same number.")]
-Subject = Annotated[str | None, typer.Argument(metavar="[MODEL|ENGINE]", help="A model, engine or box of the fleet.")]
+Subject = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL|ENGINE]", help="A model, engine or box of the fleet.", autocompletion=completing.subjects
+    ),
+]
 
 
 @app.command("load")
@@ -139,7 +141,10 @@ def bench(
 def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
     since: Annotated[str, typer.Option("--since", metavar="PERIOD", help="How far back: 1h, 90m, 1d.")] = "1h",
-    model: Annotated[str | None, typer.Option("--model", help="Only requests of this model of the fleet.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Only requests of this model of the fleet.", autocompletion=completing.models),
+    ] = None,
     fleet: FleetFile = DEFAULT_FLEET,
     via: Via = None,
     json: Json = False,

@@ -29,6 +29,7 @@ from fleetctl.cli import (
     link,
     logs,
     plan,
+    playbook,
     proxy,
     render,
     restart,
@@ -110,6 +111,7 @@ app.command("web")(web.web)
 app.command("clients")(clients.clients)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
+app.command("playbook")(playbook.playbook)
 app.command("exporter")(exporter.exporter)
 app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
