@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,6 +17,21 @@ from fleetctl.cli.shortened import Shortened
 if TYPE_CHECKING:
     from fleetctl.bench.endpoint import Endpoint
     from fleetctl.bench.mix import Mix
+    from fleetctl.run.benching import Standing
+    from fleetctl.run.subject import Subject as FleetSubject
+
+
+class UnderTest(NamedTuple):
+    """What is measured, its name and the model to ask it for (None: the first that it serves).
+
+    ``subject`` and ``standing`` are there where it is the live layout as a whole.
+    """
+
+    endpoint: Endpoint
+    what: str
+    served_as: str | None = None
+    subject: FleetSubject | None = None
+    standing: Standing | None = None
 
 
 class _Load(Shortened):
@@ -107,11 +122,11 @@ def bench(
     recording = read_recording(replay) if replay else None
     kind = mix_of(mix, shared_prefix)
     ways: dict[str, Any] = {"fleet": fleet, "via": via, "accept_new": accept_new, "ssh_config": ssh_config}
-    with endpoint_of(name, against, api_key_env, proxy=proxy, yes=yes, json=json, **ways) as (endpoint, what, served):
+    with endpoint_of(name, against, api_key_env, proxy=proxy, yes=yes, json=json, **ways) as tested:
         under_test = Bench(
-            endpoint,
+            tested.endpoint,
             kind,
-            model=model or served,
+            model=model or tested.served_as,
             seed=seed,
             timeout=time_of("--timeout", timeout, least=0.1),
             stream=not whole,
@@ -126,8 +141,20 @@ def bench(
             measured = under_test.open(rate, warm_up=before, duration=seconds, target=goal)
         else:
             measured = under_test.closed(concurrency or 8, warm_up=before, duration=seconds, target=goal)
+        if tested.standing is not None and tested.subject is not None:
+            from fleetctl.run.layout_load import keep_load
+
+            load: dict[str, Any] = {"seed": seed, "stream": not whole, "rate": rate}
+            load |= {"recording": recording, "faster": faster}
+            load |= {"clients": concurrency or 8 if rate is None and recording is None else None}
+            asked = (kind, under_test.met.dialect.model)
+            kept = keep_load(tested.subject, tested.standing, *asked, load, measured.summary, goal, before)
+            say(kept, as_json=json)
     told = event(
-        measured, what=what, mix=kind.name if recording is None else str(replay), model=under_test.met.dialect.model
+        measured,
+        what=tested.what,
+        mix=kind.name if recording is None else str(replay),
+        model=under_test.met.dialect.model,
     )
     if json:
         emit("bench", **told)
@@ -219,11 +246,8 @@ def endpoint_of(
     via: str | None,
     accept_new: bool,
     ssh_config: Path | None,
-) -> Iterator[tuple[Endpoint, str, str | None]]:
-    """What is to be measured, its name, and the model to ask it for (None: the first that it serves).
-
-    An engine that serves is loaded only when the operator agrees.
-    """
+) -> Iterator[UnderTest]:
+    """What is to be measured. An engine that serves is loaded only when the operator agrees."""
     from dataclasses import replace
 
     from fleetctl.errors import SpecError
@@ -234,7 +258,7 @@ def endpoint_of(
         if name is not None or proxy:
             raise SpecError("--against names the endpoint: no model or engine of the fleet, and no --through-proxy")
         endpoint = parse_endpoint(against, key_of(api_key_env))
-        yield endpoint, endpoint.url, None
+        yield UnderTest(endpoint, endpoint.url)
         return
     from fleetctl.cli.session import open_fleet
     from fleetctl.run.benching import reached, standing, through_proxy
@@ -245,7 +269,7 @@ def endpoint_of(
         if proxy:
             way = through_proxy(subject, found)
             say(way.told, as_json=json)
-            yield way.endpoint, "proxy", found.engines[0].served_as[0]
+            yield UnderTest(way.endpoint, "proxy", found.engines[0].served_as[0], subject, found)
             return
         if len(found.engines) > 1:
             names = ", ".join(engine.id for engine in found.engines)
@@ -253,7 +277,7 @@ def endpoint_of(
         with reached(subject, found.engines[0]) as way:
             say(f"{found.engines[0].id}, {way.told}", as_json=json)
             endpoint = replace(way.endpoint, api_key=key_of(api_key_env))
-            yield endpoint, found.engines[0].id, found.engines[0].served_as[0]
+            yield UnderTest(endpoint, found.engines[0].id, found.engines[0].served_as[0])
 
 
 def agree(serving: list[str], *, yes: bool) -> None:

@@ -16,6 +16,7 @@ from fleetctl.cli import (
     bench,
     capacity,
     clients,
+    compare,
     cutover,
     doctor,
     drain,
@@ -114,6 +115,7 @@ app.command("explain")(doctor.explain)
 app.command("playbook")(playbook.playbook)
 app.command("exporter")(exporter.exporter)
 app.command("tune")(tune.tune)
+app.command("compare")(compare.compare)
 app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
