@@ -12,6 +12,8 @@ from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
 
 INSPECT_LIMIT = 30  # seconds
+OLDEST = {"podman": 4, "docker": 20}
+"""Versions that have what a unit asks of them: --log-driver=passthrough, and --pull=never."""
 
 
 def venv_build(call: Call, binary: str) -> Optional[Dict[str, str]]:
@@ -63,15 +65,27 @@ def image_id(found: Dict[str, Any]) -> str:
     return name if name.startswith("sha256:") else "sha256:" + name
 
 
+def too_old(call: Call, engine: str) -> str:
+    """Why the program cannot run engines; empty where it can. OpError when there is none."""
+    said = str(run(call, [engine, "--version"], timeout=INSPECT_LIMIT)["out"]).strip()
+    version = re.search(r"(\d+)\.\d+", said)
+    if version and int(version[1]) < OLDEST.get(engine, 0):
+        return "%s is too old for engines: %s.0 or later is wanted" % (said, OLDEST[engine])
+    return ""
+
+
 def image_facts(call: Call, asked: List[List[str]]) -> Dict[str, Any]:
     """Reference → ``id`` and ``size`` of the image, nothing where there is none, ``problem`` where that is unknown."""
     found: Dict[str, Any] = {}
     for engine, image in asked:
         try:
-            known = inspected(call, engine, image)
-            found[image] = {"id": image_id(known), "size": int(known.get("Size") or 0)} if known else {}
+            problem = too_old(call, engine)
+            known = None if problem else inspected(call, engine, image)
         except OpError as error:
-            found[image] = {"problem": str(error)}
+            problem, known = str(error), None
+        found[image] = {"id": image_id(known), "size": int(known.get("Size") or 0)} if known else {}
+        if problem:
+            found[image] = {"problem": problem}
     return found
 
 
