@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Yes
 
 app = typer.Typer(no_args_is_help=True, help="Container images on the boxes: list, prove, copy from box to box.")
@@ -23,11 +24,24 @@ def _group() -> None:
 
 @app.command()
 def push(
-    image: Annotated[str, typer.Argument(metavar="IMAGE|MODEL", help="The image, or the model that it is for.")],
+    image: Annotated[
+        str,
+        typer.Argument(
+            metavar="IMAGE|MODEL",
+            help="The image, or the model that it is for.",
+            autocompletion=completing.models,
+        ),
+    ],
     boxes: Annotated[
-        list[str] | None, typer.Argument(metavar="[BOX]…", help="Only these; default: all that need it.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[BOX]…", help="Only these; default: all that need it.", autocompletion=completing.boxes
+        ),
     ] = None,
-    source: Annotated[str | None, typer.Option("--from", metavar="BOX", help="The box that has it.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="BOX", help="The box that has it.", autocompletion=completing.boxes),
+    ] = None,
     limit: Annotated[
         str | None,
         typer.Option("--limit", help="Most bytes a second of all transfers together, like 2GB/s; none: no limit."),
@@ -96,7 +110,12 @@ def list_(
 @app.command()
 def verify(
     images: Annotated[
-        list[str] | None, typer.Argument(metavar="[IMAGE|MODEL]…", help="Default: all that models are started from.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[IMAGE|MODEL]…",
+            help="Default: all that models are started from.",
+            autocompletion=completing.models,
+        ),
     ] = None,
     fleet: FleetFile = DEFAULT_FLEET,
     json: Json = False,
