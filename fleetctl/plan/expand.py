@@ -23,7 +23,7 @@ from fleetctl.plan.engine_drafts import (
 )
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
-from fleetctl.plan.images import have_image, same_image
+from fleetctl.plan.images import have_image, same_image, try_container
 from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.proxy_drafts import drain, hold, load_proxy, open_server, proxy_paths, settle_address, settle_proxy
 from fleetctl.plan.trial import trial
@@ -159,6 +159,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "verify_release": _verify_release,
     "have_image": have_image,
     "same_image": same_image,
+    "try_container": try_container,
     "fetch_weights": fetch_weights,
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,

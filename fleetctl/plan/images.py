@@ -114,6 +114,20 @@ def have_image(move: Move, limit: Any = 3600.0) -> Iterable[Draft]:
             )
 
 
+def try_container(move: Move) -> Iterable[Draft]:
+    """The container of each engine that is to start can be made on its box, without starting the engine."""
+    for name, box in move.difference.boxes.items():
+        for unit, (engine, rank) in box.start.items():
+            if rank.container is not None and engine.image is not None:
+                yield Draft(
+                    name,
+                    f"{name}/{engine.model}",
+                    f"{engine.image[0]} on {name} makes the container of {unit}, and removes it",
+                    frozenset({name}),
+                    {"words": list(rank.container.words), "folders": list(rank.container.folders)},
+                )
+
+
 def _of(engine: Engine) -> tuple[str, str, str]:
     assert engine.image is not None
     return (*engine.image, engine.image_reference)

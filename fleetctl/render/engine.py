@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fleetctl.capacity.beside import fit_beside
 from fleetctl.engine.runtimes.vllm import RankOfMany, serve_arguments, split_environment
 from fleetctl.render.escape import check_variable, environment_line, exec_line
-from fleetctl.render.launch import Launch, start_from
+from fleetctl.render.launch import CACHE_FOLDER, Launch, start_from
 from fleetctl.render.names import (
     BIN_FOLDER,
     PYTHON,
@@ -21,7 +21,7 @@ from fleetctl.render.names import (
     secrets_path,
 )
 from fleetctl.render.ports import listens_on, rendezvous_port
-from fleetctl.render.release import File, Rank
+from fleetctl.render.release import ContainerRun, File, Rank
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
@@ -127,7 +127,8 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         File(path=f"{UNIT_FOLDER}/{unit}", content=fill("systemd", "engine.service.j2", tag=tag, **values)),
         *(File(path=f"{BIN_FOLDER}/{name}", content=root_text("systemd", name), mode=0o755) for name in scripts),
     ]
-    rank = Rank(box=place.box, unit=unit, rank=place.rank, share=place.share, digest=digest)
+    container = ContainerRun(words=launch.run, folders=(CACHE_FOLDER, *launch.folders)) if launch.run else None
+    rank = Rank(box=place.box, unit=unit, rank=place.rank, share=place.share, digest=digest, container=container)
     return rank, (*files, secret_file) if secret_file else tuple(files)
 
 

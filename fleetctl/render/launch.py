@@ -37,6 +37,8 @@ class Launch:
     """Folders of the box that have to be there before it starts."""
     scripts: tuple[str, ...] = ()
     """Scripts of ``systemd/`` that it is started by."""
+    run: tuple[str, ...] = ()
+    """The words that run the container, without what watches over it."""
 
 
 def binary(launch: Venv | Container) -> str | None:
@@ -84,7 +86,9 @@ def start_from(
     stop = (program, "stop", "-t", str(round(stop_limit)), name)
     start = (*_watched(name), *run) if launch.engine == "podman" else tuple(run)
     scripts = (WATCHED_BY,) if launch.engine == "podman" else ()
-    return Launch(start, added, stop, _remove(launch, program, name), (hub,) if hub is not None else (), scripts)
+    return Launch(
+        start, added, stop, _remove(launch, program, name), (hub,) if hub is not None else (), scripts, tuple(run)
+    )
 
 
 def _watched(name: str) -> tuple[str, ...]:

@@ -54,6 +54,13 @@ class Budget(Value):
     drop_page_cache: bool = Field(False, description="it may be dropped before an engine starts")
 
 
+class ContainerRun(Value):
+    """How a container is run: the words of the command, and folders of the box that have to be there before."""
+
+    words: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+
+
 class Rank(Value):
     """One process of an engine: the unit that runs it and the box it runs on."""
 
@@ -62,6 +69,7 @@ class Rank(Value):
     rank: int = 0
     share: float = Field(1.0, description="gpu_memory_utilization: its part of the box's memory")
     digest: str = Field(description="changes exactly when the running process has to be replaced")
+    container: ContainerRun | None = Field(None, description="None: it runs in no container")
 
 
 class Engine(Value):

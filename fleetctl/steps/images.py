@@ -60,3 +60,16 @@ class SameImage(Step):
                 hint=f"`fleetctl images push {image} --from {first} {' '.join(others)}` makes them the same",
             )
         return {"id": next(iter(found.values()))}
+
+
+@register
+class TryContainer(Step):
+    """The container of an engine can be made: options, devices and mounts are right. The engine is not started."""
+
+    kind = "try_container"
+    once = True
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        params = step.params
+        context.box(step).call("container_try", words=params["words"], folders=params["folders"])
+        return {}

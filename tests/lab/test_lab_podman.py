@@ -10,11 +10,11 @@ import pytest
 from containers import image_on, lab_of_containers, moving_in
 from moving import BOXES, COPY, SPLIT, Moving, Ran, eventually
 
-from fleetctl.errors import RefusedError
+from fleetctl.errors import MoveUndoneError, RefusedError
 from fleetctl.lab.image import IMAGE
 from fleetctl.lab.lab import Lab
 
-REFUSED = RefusedError.exit_code
+REFUSED, UNDONE = RefusedError.exit_code, MoveUndoneError.exit_code
 STOP_LIMIT = 20.0  # seconds, of the lab's fleet.yaml
 SECRET = "hf_" + "s" * 34
 COPY_CONTAINER, SPLIT_CONTAINER = COPY.removesuffix(".service"), SPLIT.removesuffix(".service")
@@ -179,6 +179,18 @@ def test_an_image_pinned_by_its_id_is_started_whatever_its_name_has_become(movin
         assert moving.sh(box, f"podman inspect --format '{{{{.Image}}}}' {COPY_CONTAINER}").strip() == other[7:]
     assert f'"{other}"' in moving.sh("box2", "cat $(readlink -f /etc/fleetctl/current)/meta.json")
     moving.rollback()
+
+
+def test_a_container_that_cannot_be_made_is_told_before_anything_is_stopped(moving: Moving) -> None:
+    moving.be_in("split")
+    before = moving.picture()
+    text = moving.changed(lambda d: d["models"]["standin"]["launch"].update(gpus="nvidia"))
+    ran = moving.run("cutover", "--to", "replicas", "--yes", text=text)
+    assert ran.rc == UNDONE, ran
+    assert "unresolvable CDI devices nvidia.com/gpu=all" in ran.said
+    assert "stop_engine" not in " ".join(ran.steps())
+    assert moving.same_as(before)
+    in_containers(moving, SPLIT)
 
 
 @pytest.fixture

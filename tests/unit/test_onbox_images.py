@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fleetctl.onbox import builds, images
+from fleetctl.onbox import builds, containers, images
 from fleetctl.onbox.imageproof import judged
 from fleetctl.onbox.imagestream import image_receive, image_send
 from fleetctl.onbox.main import Call, OpError
@@ -197,3 +197,44 @@ def test_a_whole_archive_is_read_as_it_is_saved(engine: Any, tmp_path: Path) -> 
     engine("podman", f'[ "$1" = save ] && exec cat {tmp_path}/saved.tar; cat {tmp_path}/told')
     told = image_prove(call(), "podman", "x")
     assert (told["id"], told["layers"], told["wrong"]) == (identity, 2, [])
+
+
+def test_a_container_is_tried_under_another_name_and_without_what_its_start_needs() -> None:
+    run = "/usr/bin/podman run --rm --name fleetctl-x --replace --pidfile /run/x.pid --entrypoint vllm i serve"
+    name, argv = containers.tried([*run.split(), "--name", "engine's own"])
+    assert name == "fleetctl-x-try"
+    assert " ".join(argv) == ("podman create --rm --name fleetctl-x-try --entrypoint vllm i serve --name engine's own")
+
+
+NO_CDI = "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all"
+NO_FLAG = "Error: unknown flag: --nosuch"
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("exit 0", None),
+        # As Podman 4.3.1 says it.
+        (
+            f'[ "$1" = init ] && {{ echo "{NO_CDI}" >&2; exit 125; }}; exit 0',
+            f"podman cannot make the container: {NO_CDI}",
+        ),
+        (
+            f'[ "$1" = create ] && {{ echo "{NO_FLAG}" >&2; echo "See \'podman create --help\'" >&2; exit 125; }}',
+            f"podman cannot make the container: {NO_FLAG}",
+        ),
+    ],
+)
+def test_what_keeps_a_container_from_being_made_is_said_in_podmans_words_and_it_is_removed(
+    engine: Any, tmp_path: Path, script: str, says: str | None
+) -> None:
+    program = engine("podman", f'echo "$@" >> {tmp_path}/asked\n{script}')
+    words = [program, "run", "--name", "x", "--entrypoint", "vllm", "image"]
+    if says is None:
+        containers.container_try(call(), words, [str(tmp_path / "cache")])
+        assert (tmp_path / "cache").is_dir()
+    else:
+        with pytest.raises(OpError) as failed:
+            containers.container_try(call(), words, [])
+        assert str(failed.value) == says
+    assert (tmp_path / "asked").read_text().splitlines()[-1] == "rm --force --ignore --time 0 x-try"
