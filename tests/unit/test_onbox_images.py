@@ -178,9 +178,20 @@ def test_a_layer_that_is_not_what_it_was_is_named() -> None:
     assert wrong.startswith("layer 1 is not what it was")
 
 
+def test_layers_that_are_packed_are_proven_by_their_own_names() -> None:
+    packed = hashlib.sha256(b"packed").hexdigest()
+    config = json.dumps({"rootfs": {"diff_ids": [f"sha256:{'0' * 64}"]}}).encode()
+    listing = json.dumps([{"Config": "blobs/config", "Layers": [f"blobs/sha256/{packed}"]}]).encode()
+    sums = {f"blobs/sha256/{packed}": packed, "blobs/sha256/1": "1" * 64, "blobs/config": "2" * 64}
+    small = {"manifest.json": listing, "blobs/config": config}
+    assert judged(f"sha256:{'1' * 64}", sums, small)["wrong"] == []
+    sums[f"blobs/sha256/{packed}"] = "3" * 64
+    assert judged(f"sha256:{'1' * 64}", sums, small)["wrong"] == ["layer 1 is not what it was (000000000000…)"]
+
+
 def test_an_image_that_is_another_and_what_is_none_are_told() -> None:
     _, sums, small = archive([b"one"])
-    assert judged(f"sha256:{ID}", sums, small)["wrong"] == ["its configuration has not the checksum that its ID says"]
+    assert judged(f"sha256:{ID}", sums, small)["wrong"] == ["nothing in it has the checksum that its ID says"]
     assert judged(f"sha256:{ID}", {}, {})["wrong"] == ["what the engine saves has no manifest that can be read"]
 
 
