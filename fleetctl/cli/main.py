@@ -24,6 +24,7 @@ from fleetctl.cli import (
     exporter,
     guard,
     history,
+    images,
     importing,
     init,
     lab,
@@ -123,6 +124,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
+app.add_typer(images.app, name="images")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
 app.add_typer(proxy.app, name="proxy")

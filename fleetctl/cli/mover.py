@@ -19,7 +19,7 @@ from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
 from fleetctl.facts.types import lead_of, unfinished
-from fleetctl.plan.types import WEIGHTS, Plan
+from fleetctl.plan.types import ASIDE, WEIGHTS, Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
 from fleetctl.run.fill import Filler
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _goal(plan: Plan) -> str:
-    return "" if plan.operation in WEIGHTS else f" to {plan.to_layout}"
+    return "" if plan.operation in ASIDE else f" to {plan.to_layout}"
 
 
 class Mover:
@@ -296,6 +296,8 @@ class Mover:
             execution.undo(history.why or f"{ON_REQUEST} after it was cut off")
         if plan.operation in WEIGHTS:
             self._say(f"the {plan.operation} is closed; what had arrived stays, `fleetctl weights prune` removes it")
+        elif plan.operation in ASIDE:
+            self._say(f"the {plan.operation} is closed")
         else:
             self._say(f"the fleet is back in {plan.from_layout or 'the state before fleetctl'}")
 
@@ -326,7 +328,7 @@ class Mover:
         if plan.operation == "doctor":
             out.print(f"[bold green]done[/]: {len(plan.steps)} mended")
             return
-        if plan.operation in WEIGHTS:
+        if plan.operation in ASIDE:
             out.print(f"[bold green]done[/]: {escape(title(plan))}")
             return
         goal = plan.to_layout or "the state before fleetctl"

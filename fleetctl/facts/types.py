@@ -74,6 +74,14 @@ class PathFacts(Seen):
     proven: bool | None = None
 
 
+class ImageFacts(Seen):
+    """A container image as a box has it; ``id`` is empty where it has none. ``problem``: why that cannot be told."""
+
+    id: str = ""
+    size: int = 0
+    problem: str = ""
+
+
 class Mention(Seen):
     """A foreign unit that names a superseded one."""
 
@@ -208,7 +216,7 @@ class MoveFacts(Seen):
             return "fleetctl doctor --fix"
         if self.operation == "weights repair":
             return "fleetctl weights verify MODEL --repair"
-        if self.operation.startswith("weights "):
+        if self.operation.startswith(("weights ", "images ")):
             return f"fleetctl {self.operation} MODEL"
         more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
         return f"fleetctl {self.operation}{more.get(self.operation, '')}"
@@ -262,6 +270,7 @@ class BoxFacts(Seen):
     processes: tuple[ProcessFacts, ...] = ()
     mentions: tuple[Mention, ...] = ()
     paths: dict[str, PathFacts] = {}
+    images: dict[str, ImageFacts] = {}
     ports: dict[int, ProcessFacts] = {}
     proxy: ProxyFacts | None = None
     generation: int | None = None
@@ -293,7 +302,8 @@ class BoxFacts(Seen):
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
         firewall = self.firewall and (self.firewall.mark, self.firewall.intact, self.firewall.tried)
-        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall)
+        images = (sorted((name, one.id) for name, one in self.images.items()),) if self.images else ()
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall, *images)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
