@@ -66,11 +66,20 @@ class ProcessFacts(Seen):
 
 
 class PathFacts(Seen):
-    """A program or a weights folder."""
+    """A program or a weights folder. ``proven``: checksums say what is in it, and it was not touched since."""
 
     kind: str
     size: int = 0
     executable: bool = False
+    proven: bool | None = None
+
+
+class ImageFacts(Seen):
+    """A container image as a box has it; ``id`` is empty where it has none. ``problem``: why that cannot be told."""
+
+    id: str = ""
+    size: int = 0
+    problem: str = ""
 
 
 class Mention(Seen):
@@ -205,7 +214,12 @@ class MoveFacts(Seen):
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":
             return "fleetctl doctor --fix"
-        return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain", "teardown") else "")
+        if self.operation == "weights repair":
+            return "fleetctl weights verify MODEL --repair"
+        if self.operation.startswith(("weights ", "images ")):
+            return f"fleetctl {self.operation} MODEL"
+        more = {"drain": " BOX", "undrain": " BOX", "teardown": " BOX", "upgrade": " MODEL --to BUILD"}
+        return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property
     def ways(self) -> str:
@@ -256,6 +270,7 @@ class BoxFacts(Seen):
     processes: tuple[ProcessFacts, ...] = ()
     mentions: tuple[Mention, ...] = ()
     paths: dict[str, PathFacts] = {}
+    images: dict[str, ImageFacts] = {}
     ports: dict[int, ProcessFacts] = {}
     proxy: ProxyFacts | None = None
     generation: int | None = None
@@ -287,7 +302,8 @@ class BoxFacts(Seen):
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
         firewall = self.firewall and (self.firewall.mark, self.firewall.intact, self.firewall.tried)
-        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall)
+        images = (sorted((name, one.id) for name, one in self.images.items()),) if self.images else ()
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall, *images)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -4,10 +4,13 @@ from fleetctl.steps import (
     ahead,
     drained,
     engines,
+    fetch,
     firewall,
     floating,
     gate,
     guard,
+    images,
+    imagesend,
     mend,
     pagecache,
     prepare,
@@ -17,6 +20,7 @@ from fleetctl.steps import (
     superseded,
     traffic,
     trial,
+    weights,
 )
 from fleetctl.steps.base import KINDS
 
@@ -25,10 +29,13 @@ __all__ = [
     "ahead",
     "drained",
     "engines",
+    "fetch",
     "firewall",
     "floating",
     "gate",
     "guard",
+    "images",
+    "imagesend",
     "mend",
     "pagecache",
     "prepare",
@@ -38,4 +45,5 @@ __all__ = [
     "superseded",
     "traffic",
     "trial",
+    "weights",
 ]
