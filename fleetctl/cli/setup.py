@@ -12,7 +12,7 @@ from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Jso
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
-    from fleetctl.plan.setup import Draft
+    from fleetctl.plan.setup_wish import Draft
     from fleetctl.run.planning import Subject
     from fleetctl.run.setting_up import Standing
 
@@ -37,8 +37,9 @@ def setup(
     mtu: Annotated[
         int | None, typer.Option("--mtu", min=1280, max=65535, help="MTU of the link; default: 9000 on a new one.")
     ] = None,
-    vllm: Annotated[
-        str | None, typer.Option("--vllm", metavar="VERSION", help="Version of vLLM for environments to be made.")
+    engine: Annotated[
+        list[str] | None,
+        typer.Option("--engine", metavar="PACKAGE==VERSION", help="What environments are made with: vllm==0.11.0."),
     ] = None,
     fleet: FleetFile = DEFAULT_FLEET,
     yes: Yes = False,
@@ -57,7 +58,7 @@ def setup(
     from fleetctl.cli.setup_session import open_boxes, wanted_families
     from fleetctl.errors import SpecError
     from fleetctl.facts.types import unfinished
-    from fleetctl.plan.setup import FAMILIES
+    from fleetctl.plan.setup_wish import FAMILIES
     from fleetctl.plan.types import Plan
     from fleetctl.run.planning import Look, look, refuse_unfinished
     from fleetctl.run.setting_up import Choices, plan_setup, standing, wishes
@@ -70,7 +71,7 @@ def setup(
     ways: Any = {"accept_new": accept_new, "ssh_config": ssh_config, "agree": lambda text: yes or confirm(text)}
     with open_boxes(boxes or [], fleet, **ways) as (subject, names):
         keys = _keys(subject, names, ssh_config, yes=yes, json=json) if "key" in families else {}
-        choices = Choices(keys=keys, mtu=mtu, network=network, interface=interface, version=vllm)
+        choices = Choices(keys=keys, mtu=mtu, network=network, interface=interface, versions=_versions(engine))
         wanted = wishes(subject.fleet, names, choices, named=named, link="link" in families)
         seen = look(subject)
         cut_off = unfinished(seen.observed)
@@ -107,6 +108,21 @@ def _network(text: str | None) -> IPv4Network | IPv6Network | None:
         return ipaddress.ip_network(text, strict=False)
     except ValueError as error:
         raise SpecError(f"--link {text} is not a network: {error}", hint="write it like 192.168.100.0/24") from error
+
+
+def _versions(given: list[str] | None) -> dict[str, str]:
+    """Package → version of ``PACKAGE==VERSION``. Raises SpecError."""
+    import re
+
+    from fleetctl.errors import SpecError
+
+    found = {}
+    for word in given or ():
+        told = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)", word)
+        if told is None:
+            raise SpecError(f"--engine {word} is not PACKAGE==VERSION", hint="write it like vllm==0.11.0")
+        found[told[1]] = told[2]
+    return found
 
 
 def _keys(subject: Subject, names: list[str], config: Path | None, *, yes: bool, json: bool) -> dict[str, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def wanted_families(given: list[str] | None, option: str) -> frozenset[str]:
     """Names of parts, given one by one or with commas. Raises SpecError, with the nearest name, for one unknown."""
-    from fleetctl.plan.setup import FAMILIES
+    from fleetctl.plan.setup_wish import FAMILIES
     from fleetctl.spec.problems import did_you_mean
 
     names = [name.strip() for word in given or () for name in word.split(",") if name.strip()]

@@ -16,7 +16,7 @@ class Offer(Seen):
 
 
 class VenvFacts(Seen):
-    """A path at which an environment is or shall be; ``free`` are bytes on its disk, ``program``: it has bin/vllm."""
+    """Where an environment is or shall be; ``free`` are bytes on the disk, ``program``: the engine's is in it."""
 
     there: bool
     program: bool = False

@@ -18,13 +18,13 @@ DROP_IN = "/etc/sudoers.d/fleetctl"
 def setup_look(
     call: Call,
     packages: List[str],
-    venvs: Dict[str, str],
+    venvs: Dict[str, List[str]],
     images: List[List[str]],
     interface: Optional[str],
 ) -> Dict[str, Any]:
     """Login user, packages, sudo, environments, images, the link's interface, and what setup did before.
 
-    ``venvs`` has path → package. Nothing is changed; apt is asked what it would install.
+    ``venvs`` has path → package and program. Nothing is changed; apt is asked what it would install.
     """
     user = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
     there = setup_packages.versions(call, packages)
@@ -45,10 +45,10 @@ def setup_look(
             path: {
                 "there": os.path.lexists(path),
                 "version": setup_venv.version_in(path, package),
-                "program": os.access(os.path.join(path, "bin", "vllm"), os.X_OK),
+                "program": os.access(os.path.join(path, "bin", program), os.X_OK),
                 "free": setup_venv.free(path),
             }
-            for path, package in venvs.items()
+            for path, (package, program) in venvs.items()
         },
         "venv_module": _has_ensurepip(call),
         "images": {

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 from fleetctl.facts.setup import SetupFacts
-from fleetctl.render.link import Link, link_part
+from fleetctl.plan.setup_link import link_drafts
+from fleetctl.plan.setup_wish import Draft, Remark, Wish
 from fleetctl.spec.units import gib
 
-FAMILIES = {
-    "key": "your public key among those that the login user accepts",
-    "packages": "haproxy and keepalived where the proxy runs, and what else the file asks for",
-    "sudo": "sudo without a password for fleetctl's program, and for nothing else",
-    "link": "address and MTU of the direct link, proved before it stays",
-    "earlyoom": "earlyoom, where no guard does its work",
-    "engine": "the engine's environment or image",
-    "guard": "the guard, which moves bring",
-}
 SUDOERS = "/etc/sudoers.d/fleetctl"
 SUDOERS_HEAD = "# Made by fleetctl setup: what it allows, and what that is worth, is in fleetctl's docs/security.md."
 EARLYOOM = "/etc/systemd/system/earlyoom.service.d/fleetctl.conf"
@@ -32,52 +21,10 @@ IMAGE_LIMIT = 3600.0  # seconds; an image has 10 GB and more
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a box shall have. ``venvs``: path → package; ``images``: program that runs it, and reference."""
-
-    key: str | None = None
-    proxy: bool = False
-    floating: bool = False
-    firewall: bool = False
-    guard: bool = False
-    venvs: dict[str, str] = field(default_factory=dict)
-    version: str | None = None
-    images: tuple[tuple[str, str], ...] = ()
-    link: Link | None = None
-    program: str = ""
-    program_sha256: str = ""
-
-    def packages(self) -> list[str]:
-        """Names, as Debian has them, of what may be installed."""
-        names = [*(["haproxy"] if self.proxy else []), *(["keepalived"] if self.floating else [])]
-        names += ["nftables"] if self.firewall else []
-        return [*names, *(["python3-venv"] if self.venvs else []), "earlyoom"]
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A part of a box, and what it means in plain lines: the first says what, the others show it."""
-
-    box: str
-    family: str
-    part: dict[str, Any]
-    lines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Remark:
-    """What is not done on a box, and why, or what a person has to do."""
-
-    box: str
-    family: str
-    text: str
-
-
 def drafts(box: str, wish: Wish, facts: SetupFacts) -> list[Draft | Remark]:
     """The parts of a box in the order in which they are made."""
     found: list[Draft | Remark] = []
-    for family in (_key, _packages, _sudo, _link, _earlyoom, _engine, _guard):
+    for family in (_key, _packages, _sudo, link_drafts, _earlyoom, _engine, _guard):
         found += family(box, wish, facts)
     return found
 
@@ -96,7 +43,7 @@ def _key(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
 
 def _packages(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
     wanted = [name for name in wish.packages() if name != "earlyoom"]
-    makes = wish.version is not None and any(not seen.there for seen in facts.venvs.values())
+    makes = any(not facts.venvs[path].there and package in wish.versions for path, (package, _) in wish.venvs.items())
     if "python3-venv" in wanted and (facts.venv_module or not makes):
         wanted.remove("python3-venv")
     if not wanted:
@@ -170,64 +117,6 @@ def sudoers(user: str, program: str, sha256: str, before: str | None, *, digests
     return "\n".join(lines) + "\n"
 
 
-def _link(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
-    link, seen = wish.link, facts.link
-    if link is None or seen is None:
-        return
-    if seen.state is None:
-        there = ", ".join(seen.interfaces)
-        yield Remark(box, "link", f"there is no interface {link.interface} on {box}: it has {there}")
-        return
-    bare = link.address.split("/")[0]
-    has = [one for one in seen.state.addresses if one.split("/")[0] == bare]
-    if has and (link.mtu is None or link.mtu == seen.state.mtu) and not _ours(facts, link):
-        mtu = f", MTU {seen.state.mtu}"
-        yield Remark(box, "link", f"{link.interface} has {has[0]} already{mtu}, and not by fleetctl: it is left alone")
-        return
-    why = _in_the_way(box, link, facts)
-    if why is not None:
-        yield Remark(box, "link", f"{why}: nothing was changed")
-        return
-    assert seen.kind is not None
-    uses = _used_before(facts, link, seen.uses)
-    part = link_part(link, seen.kind, uses)
-    lines = [f"{link.interface} has {link.address}{f' and MTU {link.mtu}' if link.mtu else ''} ({seen.kind})"]
-    lines += [f"{part['file']['path']}:", *(f"  {line}" for line in part["file"]["content"].splitlines()[1:])]
-    lines += ["on trial first: it goes by itself unless a new SSH connection and the neighbours prove it"]
-    yield Draft(box, "link", part, tuple(lines))
-
-
-def _ours(facts: SetupFacts, link: Link) -> bool:
-    return f"link {link.interface}" in facts.record
-
-
-def _used_before(facts: SetupFacts, link: Link, uses: str | None) -> str | None:
-    """The file or connection that the interface had without ours."""
-    if uses is None or "fleetctl-link" not in uses:
-        return uses
-    wanted = facts.record.get(f"link {link.interface}", {}).get("wanted", {})
-    path = wanted.get("file", {}).get("path", "")
-    return path.rsplit("/", 1)[0].removesuffix(".d") if path.endswith("/fleetctl-link.conf") else None
-
-
-def _in_the_way(box: str, link: Link, facts: SetupFacts) -> str | None:
-    seen = facts.link
-    assert seen is not None and seen.state is not None
-    if seen.kind is None:
-        by_hand = f"ip address add {link.address} dev {link.interface}"
-        return f"nothing that is known here manages {link.interface}; by hand, until the next boot: {by_hand}"
-    if link.mtu is not None and link.mtu > seen.state.most:
-        return f"{link.interface} takes an MTU of {seen.state.most} at most, and not {link.mtu}"
-    if any(one.default and one.interface == link.interface for one in facts.addresses):
-        return f"{link.interface} is where the default route of {box} leaves, and no direct link"
-    network = ipaddress.ip_interface(link.address).network
-    for one in facts.addresses:
-        other = ipaddress.ip_interface(f"{one.address}/{one.prefix}").network
-        if one.interface != link.interface and other.overlaps(network):
-            return f"{network} overlaps with {other} of {one.interface}: a link needs a network of its own"
-    return None
-
-
 def _earlyoom(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
     if wish.guard:
         yield Remark(box, "earlyoom", "left out: the guard that fleet.yaml wants does this, and two would act at once")
@@ -275,10 +164,10 @@ ExecStart=/usr/bin/earlyoom -r 3600 -m 3 -s 100 --ignore "^(vllm|VLLM::.*|sshd|h
 
 
 def _engine(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]:
-    for path, package in wish.venvs.items():
+    for path in wish.venvs:
         if facts.venvs[path].version is None and facts.venvs[path].program:
             continue  # an engine that pip does not know of: built there, or bound in from elsewhere
-        yield _venv(box, wish, facts, path, package)
+        yield _venv(box, wish, facts, path)
     for engine, image in wish.images:
         if not facts.programs.get(engine) and not facts.images.get(image):
             yield Remark(box, "engine", f"{engine} is not installed, so {image} cannot be pulled")
@@ -290,16 +179,19 @@ def _engine(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remark]
         yield Draft(box, "engine", part, (f"image {image}", f"{engine} pull {image}", *pinned))
 
 
-def _venv(box: str, wish: Wish, facts: SetupFacts, path: str, package: str) -> Draft | Remark:
-    seen = facts.venvs[path]
-    if seen.there and seen.version is not None and wish.version not in (None, seen.version):
+def _venv(box: str, wish: Wish, facts: SetupFacts, path: str) -> Draft | Remark:
+    package, program = wish.venvs[path]
+    seen, version = facts.venvs[path], wish.versions.get(package)
+    if seen.there and seen.version is not None and version not in (None, seen.version):
         text = f"{path} has {package} {seen.version}: another version belongs into a path of its own"
         return Remark(box, "engine", text)
     mine = path in {one.get("made") for one in facts.record.values()}
     if seen.there and seen.version is None and not mine:
         return Remark(box, "engine", f"{path} is there and has no {package} in it: it is left alone")
-    if seen.version is None and wish.version is None:
-        return Remark(box, "engine", f"{path} is not there yet: --vllm VERSION makes it, with exactly that version")
+    if seen.version is None and version is None:
+        return Remark(
+            box, "engine", f"{path} is not there yet: --engine {package}==VERSION makes it, with exactly that"
+        )
     if seen.version is None and seen.free < VENV_NEED:
         text = f"{path} needs about {gib(VENV_NEED)}, and {gib(seen.free)} are free there: nothing was done"
         return Remark(box, "engine", text)
@@ -308,8 +200,8 @@ def _venv(box: str, wish: Wish, facts: SetupFacts, path: str, package: str) -> D
         "kind": "venv",
         "path": path,
         "package": package,
-        "program": "vllm",
-        "version": wish.version or seen.version,
+        "program": program,
+        "version": version or seen.version,
         "need": VENV_NEED,
     }
     lines = [f"{path} has {package} {part['version']}", f"python3 -m venv {path}"]

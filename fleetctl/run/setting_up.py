@@ -9,10 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.errors import BoxError, SpecError
 from fleetctl.facts.setup import SetupFacts
 from fleetctl.facts.types import first_fault, lead_of
-from fleetctl.plan.setup import Draft, Remark, Wish, digest_of, drafts
+from fleetctl.plan.setup import digest_of, drafts
+from fleetctl.plan.setup_wish import Draft, Remark, Wish
 from fleetctl.plan.types import Gap, Plan, PlannedStep, Stage
 from fleetctl.remote.program import installed_path, installed_program
 from fleetctl.render.link import Link
@@ -27,8 +29,6 @@ LINK_TRIAL = 90.0  # seconds after which a link that nobody keeps is taken back
 JUMBO = 9000
 """MTU of a direct link where none is named: NCCL moves large buffers, and a link without a switch has one MTU."""
 
-PACKAGE = {"vllm": "vllm"}  # runtime → what pip calls it
-
 
 @dataclass(frozen=True)
 class Choices:
@@ -40,7 +40,8 @@ class Choices:
     mtu: int | None = None
     network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
     interface: str | None = None
-    version: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    """Package of an engine → version."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,21 @@ def wishes(
         if name not in chosen:
             continue
         models = {model for layout in fleet.layouts.values() for model, place in layout.items() if name in place.boxes}
-        launches = [(fleet.models[model].runtime, fleet.models[model].launch) for model in sorted(models)]
+        launches = [(RUNTIMES[fleet.models[model].runtime], fleet.launch(model)) for model in sorted(models)]
         found[name] = Wish(
             key=choices.keys.get(name),
             proxy=name in (fleet.proxy.boxes or (fleet.proxy.box,)),
             floating=fleet.proxy.floating is not None and name in (fleet.proxy.boxes or ()),
             firewall=fleet.firewall is not None,
             guard=fleet.guard is not None,
-            venvs={launch.venv: PACKAGE[runtime] for runtime, launch in launches if isinstance(launch, Venv)}
+            venvs={
+                launch.venv: (runtime.packages[0], runtime.program[0])
+                for runtime, launch in launches
+                if isinstance(launch, Venv)
+            }
             if named
             else {},
-            version=choices.version,
+            versions=choices.versions,
             images=tuple(
                 dict.fromkeys((launch.engine, launch.image) for _, launch in launches if isinstance(launch, Container))
             ),
@@ -180,7 +185,7 @@ def look_at(box: Any, wish: Wish) -> SetupFacts:
     told = box.call(
         "setup_look",
         packages=wish.packages(),
-        venvs=wish.venvs,
+        venvs={path: list(pair) for path, pair in wish.venvs.items()},
         images=[list(pair) for pair in wish.images],
         interface=wish.link.interface if wish.link else None,
         timeout=LOOK_LIMIT,

@@ -210,16 +210,16 @@ def test_an_environment_is_made_with_the_version_that_is_named(
 
     fleet = bare.write("venv.yaml", change)
     unnamed = bare.run("setup", "--only", "engine", "--yes", fleet=fleet)
-    assert "--vllm VERSION" in json.dumps(unnamed.events)
+    assert "--engine vllm==VERSION" in json.dumps(unnamed.events)
     with served(tmp_path, str(bare.lab.bridge.host_address)) as url:
         bare.on(
             "box1", f"printf '[global]\\nno-index = true\\nfind-links = {url}\\ntrusted-host = *\\n' > /etc/pip.conf"
         )
-        words = ("setup", "box1", "--only", "packages,engine", "--vllm", "0.11.0", "--yes")
+        words = ("setup", "box1", "--only", "packages,engine", "--engine", "vllm==0.11.0", "--yes")
         bare.run(*words, fleet=fleet)
         assert bare.on("box1", "/opt/engines/vllm/bin/vllm").strip() == "0.11.0"
         assert bare.run(*words, fleet=fleet).nothing
-        other = bare.run("setup", "box1", "--only", "engine", "--vllm", "0.11.1", "--yes", fleet=fleet)
+        other = bare.run("setup", "box1", "--only", "engine", "--engine", "vllm==0.11.1", "--yes", fleet=fleet)
         assert "a path of its own" in json.dumps(other.events)
     bare.run("teardown", *BOXES, "--yes", fleet=fleet)
     bare.on("box1", "rm /etc/pip.conf; test ! -e /opt/engines")
@@ -277,6 +277,7 @@ def test_a_box_that_knows_only_a_password_is_taken_in_at_a_terminal(
         (("setup", "box3"), "did you mean"),
         (("setup", "--only", "sudoo"), "did you mean sudo"),
         (("setup", "--only", "sudo", "--skip", "key"), "exclude each other"),
+        (("setup", "--engine", "vllm"), "is not PACKAGE==VERSION"),
         (("setup", "--link", "nowhere"), "is not a network"),
         (("setup", "--link", "192.168.9.0/24"), "--interface NAME"),
         (("teardown", "box9"), "did you mean"),

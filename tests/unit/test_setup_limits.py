@@ -47,6 +47,10 @@ OURS = "/etc/fleetctl/generations/3/files"
         ("firewall_try", {"path": f"{OURS}/etc/fleetctl/firewall.nft", "limit": 30}),
         ("drop_page_cache", {"need": 1}),
         ("firewall_restore", {}),
+        ("weights_begin", {"place": {"folder": "/models/a"}, "goal": {}}),
+        ("weights_look", {"places": [{"repo": "a/b", "env": {"HF_HOME": "/root/.cache/huggingface"}}]}),
+        ("weights_goal", {"place": {"repo": "a/b", "env": {"HF_HOME": "/root/.cache/huggingface"}}}),
+        ("program_help", {"argv": ["/opt/vllm/bin/vllm", "serve", "--help=all"], "env": {}}),
         ("unsupersede", {"prior": {"a.service": {"links": {"/etc/systemd/system/x.wants/a.service": "../a"}}}}),
     ],
 )
@@ -84,6 +88,12 @@ def test_what_moves_take_is_allowed(op: str, args: dict[str, Any]) -> None:
         ("unsupersede", {"prior": {"a.service": {"links": {"/etc/cron.d/a": "/tmp/a"}}}}),
         ("unsupersede", {"prior": {"a.service": {"links": {"/etc/systemd/system/../../cron.d/a": "/tmp/a"}}}}),
         ("firewall_restore", {"script": 'include "/etc/shadow"'}),
+        ("weights_begin", {"place": {"folder": "/etc/cron.d"}, "goal": {}}),
+        ("weights_arrive", {"place": {"folder": "/models/../etc"}}),
+        ("weights_arrive", {"place": {"folder": "/root/.ssh"}}),
+        ("program_help", {"argv": ["/bin/sh", "-c", "id"], "env": {}}),
+        ("program_help", {"argv": ["vllm", "--help"], "env": {"LD_PRELOAD": "/tmp/x.so"}}),
+        ("container_try", {"words": ["/bin/sh", "run"], "folders": []}),
         ("no_such_op", {}),
     ],
 )

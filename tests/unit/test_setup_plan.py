@@ -11,7 +11,8 @@ import yaml
 
 from fleetctl.errors import SpecError
 from fleetctl.facts.setup import SetupFacts
-from fleetctl.plan.setup import SUDOERS, SUDOERS_HEAD, Draft, Remark, Wish, drafts, sudoers
+from fleetctl.plan.setup import SUDOERS, SUDOERS_HEAD, drafts, sudoers
+from fleetctl.plan.setup_wish import Draft, Remark, Wish
 from fleetctl.render.link import MANAGERS, Link, link_part
 from fleetctl.run.setting_up import Choices, fleet_of_hosts, wishes
 
@@ -105,25 +106,25 @@ def test_a_bare_box_gets_its_parts_in_an_order_in_which_each_can_rest_on_those_b
         ),
         (
             "engine",
-            replace(WISH, venvs={"/opt/vllm": "vllm"}),
+            replace(WISH, venvs={"/opt/vllm": ("vllm", "vllm")}),
             {"venvs": {"/opt/vllm": {"there": False, "version": None, "free": 10**12}}},
-            "--vllm VERSION makes it",
+            "--engine vllm==VERSION makes it",
         ),
         (
             "engine",
-            replace(WISH, venvs={"/opt/vllm": "vllm"}, version="0.11.0"),
+            replace(WISH, venvs={"/opt/vllm": ("vllm", "vllm")}, versions={"vllm": "0.11.0"}),
             {"venvs": {"/opt/vllm": {"there": False, "version": None, "free": 10**9}}},
             "are free there",
         ),
         (
             "engine",
-            replace(WISH, venvs={"/opt/vllm": "vllm"}, version="0.11.0"),
+            replace(WISH, venvs={"/opt/vllm": ("vllm", "vllm")}, versions={"vllm": "0.11.0"}),
             {"venvs": {"/opt/vllm": {"there": True, "version": None, "free": 10**12}}},
             "left alone",
         ),
         (
             "engine",
-            replace(WISH, venvs={"/opt/vllm": "vllm"}, version="0.11.0"),
+            replace(WISH, venvs={"/opt/vllm": ("vllm", "vllm")}, versions={"vllm": "0.11.0"}),
             {"venvs": {"/opt/vllm": {"there": True, "version": "0.10.1", "free": 10**12}}},
             "a path of its own",
         ),
@@ -173,7 +174,7 @@ def test_earlyoom_leaves_engines_alone() -> None:
 
 
 def test_an_environment_is_made_with_one_version_and_shown_with_its_room() -> None:
-    wish = replace(WISH, venvs={"/opt/vllm": "vllm"}, version="0.11.0")
+    wish = replace(WISH, venvs={"/opt/vllm": ("vllm", "vllm")}, versions={"vllm": "0.11.0"})
     told = _of("engine", wish, venvs={"/opt/vllm": {"there": False, "version": None, "free": 10**12}})
     assert isinstance(told, Draft)
     assert told.part["version"] == "0.11.0"
