@@ -53,4 +53,5 @@ def model_seen(name: str, told: Mapping[str, Any] | None) -> ModelSeen:
     """From the op ``model_kind``, or an entry of a survey; None: nothing but its name is known."""
     if told is None:
         return ModelSeen(name)
-    return ModelSeen(name, dict(told.get("config") or {}), str(told.get("quantization") or ""), told.get("size") or None)
+    config, quantization = dict(told.get("config") or {}), str(told.get("quantization") or "")
+    return ModelSeen(name, config, quantization, told.get("size") or None)

@@ -128,7 +128,7 @@ class Profile(Part):
         return next(one for one in self.evidence if key in one.about)
 
     def concurrency_for(self, mix: str | None) -> tuple[str, int] | None:
-        """The mix that counts, and its concurrency: that of ``mix``, else of all together, else the smallest there is."""
+        """The mix that counts, and its concurrency: ``mix``, else all together; without a mix the smallest there is."""
         known = self.settings.concurrency
         for wanted in (mix, ANY):
             if wanted is not None and wanted in known:
