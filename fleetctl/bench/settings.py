@@ -1,9 +1,9 @@
 """Which settings of an engine to start it with next, and what the measurements say of them. Pure.
 
 One setting after the other (a coordinate search). In the first round the engine starts as it is, and with each
-candidate. What came out best is then started once more, and after it the engine as it is: something that changes in the
-course of a search (a box that gets warm, a cache on the disk that fills) favours the one in the first round and the other
-in the second. A candidate is taken when it is better in both rounds by more than noise; else the setting stays.
+candidate. What came out best is then started once more, and after it the engine as it is: something that changes in
+the course of a search (a box that gets warm, a cache on the disk that fills) favours the one in the first round and the
+other in the second. A candidate is taken when it is better in both rounds by more than noise; else the setting stays.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from fleetctl.bench.difference import Interval, difference
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -37,7 +38,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Started:
-    """What one start gave: tokens/s in each window. ``why``: it was not measured, for this reason. Times are seconds."""
+    """What one start gave: tokens/s in each window. ``why``: why it was not measured. Times are seconds."""
 
     values: Mapping[str, float | None]
     rates: tuple[float, ...] = ()

@@ -96,7 +96,8 @@ def advise(found: Starter, surveys: dict[str, dict[str, Any]], known: list[Kept]
 
 def starter_text(found: Starter, advised: Starting | None = None) -> str:
     """The commented fleet.yaml."""
-    copies, split = ({} if one is None else one.values for one in (advised and advised.copies, advised and advised.split))
+    advices = (advised.copies, advised.split) if advised is not None else (None, None)
+    copies, split = ({} if one is None else one.values for one in advices)
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(root_text("templates", "starter.yaml.j2"))
     model = found.model

@@ -1,4 +1,4 @@
-"""What kind of machine a box is, and what kind of model a folder holds: what measurements of elsewhere are matched by."""
+"""What kind of machine a box is, and what kind of model a folder holds: by that, measurements are matched."""
 
 import json
 import os
@@ -25,7 +25,7 @@ FIELDS = (
 
 @op("box_kind")
 def box_kind(call: Call) -> Dict[str, Any]:
-    """``gpus``: what nvidia-smi prints of GPU_FIELDS (None: there is none); ``memory``: MemTotal in bytes; ``machine``."""
+    """``gpus``: what nvidia-smi prints of GPU_FIELDS (None: there is none); ``memory``: MemTotal in bytes."""
     return {
         "gpus": query(call, "gpu", GPU_FIELDS),
         "memory": meminfo()["MemTotal"],

@@ -83,4 +83,3 @@ def through_proxy(subject: Subject, standing: Standing) -> Way:
     endpoint = Endpoint(subject.fleet.proxy_address, proxy.port, tls=proxy.certificate is not None, api_key=key)
     took = round_trip(endpoint)
     return Way(endpoint, f"through the proxy at {endpoint.authority}: a round trip takes {1000 * took:.1f} ms", took)
-

@@ -17,7 +17,9 @@ BATCHED = Setting("batched_tokens", 8192, (2048, 4096))
 DRAFTS = Setting("speculative_tokens", 4, (2, 6))
 
 
-def run(settings: list[Setting], start: Callable[[Values, int], Started]) -> tuple[Outcome, list[dict[str, float | None]]]:
+def run(
+    settings: list[Setting], start: Callable[[Values, int], Started]
+) -> tuple[Outcome, list[dict[str, float | None]]]:
     """The outcome of a search on engines that ``start`` simulates, and what was started."""
     going, started = search(settings), list[dict[str, float | None]]()
     ask = next(going)

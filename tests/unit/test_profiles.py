@@ -48,7 +48,11 @@ def test_what_ships_is_read_has_evidence_for_everything_and_keeps_its_meaning_wh
     ("smi", "kind", "driver"),
     [
         (GB10["gpus"], ("GB10", 1, 127600748 * 1024), "580.95.05"),
-        ({"rc": 0, "out": "NVIDIA L40S, 46068, 570.1\nNVIDIA L40S, 46068, 570.1\n"}, ("L40S", 2, 46068 * 2**20), "570.1"),
+        (
+            {"rc": 0, "out": "NVIDIA L40S, 46068, 570.1\nNVIDIA L40S, 46068, 570.1\n"},
+            ("L40S", 2, 46068 * 2**20),
+            "570.1",
+        ),
         ({"rc": 9, "out": "NVIDIA-SMI has failed", "err": ""}, (None, 0, 127600748 * 1024), None),
         (None, (None, 0, 127600748 * 1024), None),
     ],
