@@ -38,7 +38,8 @@ def model_of(folder: str) -> Optional[Dict[str, Any]]:
     config = _read(folder + "/config.json")
     if config is None:
         return None
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, dict) else config  # type: Dict[str, Any]
     fields = {name: text.get(name, config.get(name)) for name in FIELDS}
     return {
         "config": {name: value for name, value in fields.items() if isinstance(value, (int, str))},

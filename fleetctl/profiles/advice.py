@@ -57,7 +57,8 @@ def starting(
         if match is not None
     ]
     told = "; ".join(found) or f"no profile fits {looked}: what is written is fleetctl's own default"
-    return Starting(copies and advice(copies, usable, mix), split and advice(split, usable, mix), told)
+    first, second = (None if one is None else advice(one, usable, mix) for one in (copies, split))
+    return Starting(first, second, told)
 
 
 def _of_all(known: Sequence[Kept], model: ModelSeen, boxes: Sequence[BoxKind], over: int) -> Match | None:

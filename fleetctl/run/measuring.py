@@ -193,7 +193,7 @@ def _skipped(
     found: dict[float, str] = {}
     for value in values:
         share = value if name == SHARE else place.share
-        if (share + others) * box.memory > box.memory - box.reserve:
+        if name == SHARE and (share + others) * box.memory > box.memory - box.reserve:
             left = box.memory - int((share + others) * box.memory)
             found[value] = f"it leaves {gib(left)} of {place.box}, and its reserve is {gib(box.reserve)}"
             continue
