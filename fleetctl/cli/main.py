@@ -28,6 +28,7 @@ from fleetctl.cli import (
     link,
     logs,
     plan,
+    profile,
     proxy,
     render,
     restart,
@@ -116,6 +117,7 @@ app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
+app.add_typer(profile.app, name="profile")
 app.add_typer(proxy.app, name="proxy")
 
 

@@ -60,7 +60,9 @@ def saved(
     return found
 
 
-def _of_group(group: Sequence[Record], measured: Mapping[str, Mapping[str, Measured]], name: str | None) -> Saved | None:
+def _of_group(
+    group: Sequence[Record], measured: Mapping[str, Mapping[str, Measured]], name: str | None
+) -> Saved | None:
     """The profile of one model on one kind of box; None where no knee was measured."""
     last: dict[tuple[str, str], Record] = {}
     for record in sorted((one for one in group if one["kind"] == "knee"), key=lambda one: float(one["at"])):

@@ -84,7 +84,11 @@ def keep(
         "over": seen.over,
         "settings": ran_with(subject, live, engine),
         "seen": {"model": asdict(seen.model), "box": seen.box.kind.model_dump(mode="json")},
-        "versions": {fleet_of(live, subject.fleet).models[engine.model].runtime: told.get("version"), "driver": seen.box.driver, "fleetctl": __version__},
+        "versions": {
+            fleet_of(live, subject.fleet).models[engine.model].runtime: told.get("version"),
+            "driver": seen.box.driver,
+            "fleetctl": __version__,
+        },
     }
     subject.boxes[_lead(subject)].call("tuning_note", record=record)
 

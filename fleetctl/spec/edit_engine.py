@@ -83,9 +83,7 @@ def _placed(fleet: Fleet, layout: str, model: str, **update: Any) -> Fleet:
 def _with_share(text: str, fleet: Fleet, layout: str, model: str, box: str, share: float) -> tuple[str, Fleet]:
     placement = fleet.layouts[layout][model]
     copies = placement.copies or {}
-    wanted = _placed(
-        fleet, layout, model, copies={**copies, box: copies[box].model_copy(update={SHARE: share})}
-    )
+    wanted = _placed(fleet, layout, model, copies={**copies, box: copies[box].model_copy(update={SHARE: share})})
     entry = f"{{{SHARE}: {share:g}}}"
     name, node = _pair(_at(text, "layouts", layout, model), "copies")
     if isinstance(node, yaml.SequenceNode):
@@ -182,4 +180,3 @@ def _pair(node: yaml.MappingNode, key: str) -> tuple[yaml.Node, yaml.Node]:
         if name.value == key:
             return name, value
     raise SpecError(f"{key}: is not written out in fleet.yaml")
-

@@ -101,7 +101,18 @@ SPECULATIVE = HEAD.replace("launch:", "speculative: {method: mtp, num_speculativ
         ),
         (HEAD, COPIES, EngineSettings(), []),
     ],
-    ids=["new", "with =", "a block", "of the model", "of one copy", "drafts", "a list", "a mapping", "a block list", "-"],
+    ids=[
+        "new",
+        "with =",
+        "a block",
+        "of the model",
+        "of one copy",
+        "drafts",
+        "a list",
+        "a mapping",
+        "a block list",
+        "-",
+    ],
 )
 def test_it_is_set_where_it_stands_or_belongs(
     head: str, layouts: str, wanted: EngineSettings, lines: list[str]
