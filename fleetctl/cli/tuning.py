@@ -136,10 +136,8 @@ def _expected(subject: Subject, engine: Engine, ways: Ways) -> tuple[Here | None
 
 def _starts_from(match: Match, mix: str, knee: int) -> str:
     profile = match.profile
-    since = "; ".join(match.why)
-    return (
-        f"the search begins near {knee}, which profile {profile.profile} of {profile.date} has for {mix}, since {since}"
-    )
+    has = f"profile {profile.profile} of {profile.date} has for {mix}"
+    return f"the search begins near {knee}, which {has}, since {'; '.join(match.why)}"
 
 
 def _keep(

@@ -72,6 +72,7 @@ def keep(
 ) -> None:
     """Note what was measured on the box that keeps the journal. ``kind`` is knee or settings; ``told`` has ``answer``,
     ``points`` and ``version``; ``at`` in epoch seconds."""
+    runtime = fleet_of(live, subject.fleet).models[engine.model].runtime
     record = {
         "kind": kind,
         "engine": engine.id,
@@ -84,11 +85,7 @@ def keep(
         "over": seen.over,
         "settings": ran_with(subject, live, engine),
         "seen": {"model": asdict(seen.model), "box": seen.box.kind.model_dump(mode="json")},
-        "versions": {
-            fleet_of(live, subject.fleet).models[engine.model].runtime: told.get("version"),
-            "driver": seen.box.driver,
-            "fleetctl": __version__,
-        },
+        "versions": {runtime: told.get("version"), "driver": seen.box.driver, "fleetctl": __version__},
     }
     subject.boxes[_lead(subject)].call("tuning_note", record=record)
 
