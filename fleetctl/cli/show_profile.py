@@ -81,5 +81,5 @@ def model_words(model: ModelKind) -> str:
 def box_words(profile: Profile) -> str:
     """Which boxes a profile is of."""
     kind: BoxKind = profile.box
-    one = f"no GPU, {kind.machine}" if kind.gpu is None else kind.gpu if kind.gpus == 1 else f"{kind.gpus} × {kind.gpu}"
+    one = f"no GPU, {kind.machine}" if kind.gpu is None else f"{f'{kind.gpus} ' if kind.gpus > 1 else ''}{kind.gpu}"
     return f"{f'{profile.over} boxes: ' if profile.over > 1 else ''}{one}, {gib(kind.memory)}"

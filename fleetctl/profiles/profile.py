@@ -151,7 +151,7 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def written(profile: Profile) -> str:
-    """The text of its file; reading it gives the same profile, with sizes in whole MiB."""
+    """The text of its file; reading it gives the same profile, with large sizes in whole MiB."""
     told: dict[str, Any] = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     for part, keys in (("model", ("weights",)), ("box", ("memory",)), ("memory", ("weights", "overhead"))):
         for key in keys:
@@ -161,5 +161,6 @@ def written(profile: Profile) -> str:
     return head + yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=110)
 
 
-def _mib(size: int) -> str:
-    return f"{-(-size // 2**20)}MiB"
+def _mib(size: int) -> str | int:
+    """In MiB, where that is exact enough to be known again by."""
+    return size if size < 2**27 else f"{-(-size // 2**20)}MiB"

@@ -21,7 +21,8 @@ SPECULATIVE = HEAD.replace("launch:", "speculative: {method: mtp, num_speculativ
             EngineSettings(batched_tokens=4096),
             [
                 "-   one: {m: {copies: [a, b], concurrency: 12}}  # ours",
-                '+   one: {m: {copies: [a, b], concurrency: 12, arguments: [--max-num-batched-tokens, "4096"]}}  # ours',
+                '+   one: {m: {copies: [a, b], concurrency: 12, arguments: [--max-num-batched-tokens, "4096"]}}'
+                "  # ours",
             ],
         ),
         (
@@ -52,7 +53,8 @@ SPECULATIVE = HEAD.replace("launch:", "speculative: {method: mtp, num_speculativ
         ),
         (
             HEAD,
-            "  one:\n    m:\n      copies:\n        a: {arguments: [--max-num-batched-tokens, '1024']}  # small\n        b:\n",
+            "  one:\n    m:\n      copies:\n"
+            "        a: {arguments: [--max-num-batched-tokens, '1024']}  # small\n        b:\n",
             EngineSettings(batched_tokens=4096),
             [
                 "-         a: {arguments: [--max-num-batched-tokens, '1024']}  # small",
@@ -101,18 +103,7 @@ SPECULATIVE = HEAD.replace("launch:", "speculative: {method: mtp, num_speculativ
         ),
         (HEAD, COPIES, EngineSettings(), []),
     ],
-    ids=[
-        "new",
-        "with =",
-        "a block",
-        "of the model",
-        "of one copy",
-        "drafts",
-        "a list",
-        "a mapping",
-        "a block list",
-        "-",
-    ],
+    ids=["new", "=", "a block", "of the model", "of one copy", "drafts", "a list", "a mapping", "a block list", "-"],
 )
 def test_it_is_set_where_it_stands_or_belongs(
     head: str, layouts: str, wanted: EngineSettings, lines: list[str]
