@@ -19,7 +19,7 @@ from fleetctl.bench.tune import tune as search
 from fleetctl.cli.mover import Mover
 from fleetctl.cli.output import console, emit, say
 from fleetctl.cli.session import playbooks
-from fleetctl.errors import SpecError
+from fleetctl.errors import BoxError, SpecError
 from fleetctl.plan.types import Plan
 from fleetctl.profiles.match import Kept, Match, best
 from fleetctl.render.release import Engine
@@ -92,7 +92,7 @@ def settings_tried(subject: Subject, there: Standing, ways: Ways, wanted: Wanted
     """Each copy in turn leaves the proxy, starts with each value, and comes back as it was, whatever happens."""
     book = playbooks()("tune_settings")
     for engine in there.engines:
-        seen, mine = here(subject, engine), _of(engine, ways)
+        seen, mine = _here(subject, engine, ways), _of(engine, ways)
 
         def make(look: Look, engine: Engine = engine, mine: Ways = mine) -> Plan:
             box, model = engine.head.box, engine.model
@@ -125,7 +125,7 @@ def _moved(subject: Subject, make: Any, ways: Ways) -> Any:
 
 def _expected(subject: Subject, engine: Engine, ways: Ways) -> tuple[Here | None, int | None]:
     """What is known of where the engine is, and the knee that a profile has for that."""
-    seen = here(subject, engine)
+    seen = _here(subject, engine, ways)
     match = None if seen is None else best(ways.known, seen.model, seen.box.kind, seen.over)
     knee = None if match is None else match.profile.settings.concurrency.get(ways.asked.mix.name)
     if match is None or knee is None:
@@ -143,12 +143,24 @@ def _starts_from(match: Match, mix: str, knee: int) -> str:
 def _keep(
     subject: Subject, there: Standing, engine: Engine, seen: Here | None, kind: str, ways: Ways, told: dict[str, Any]
 ) -> None:
+    """Note what was measured; where that cannot be done it is said, and what was measured is shown all the same."""
     lead = subject.fleet.proxy.lead
     if seen is None or lead not in subject.boxes:
         what = engine.head.box if seen is None else lead
-        say(f"{what} cannot be reached: what was measured is not kept for profiles", as_json=ways.json)
+        say(f"{what} cannot be asked: what was measured is not kept for profiles", as_json=ways.json)
         return
-    keep(subject, there.release, engine, seen, kind, ways.asked.mix.name, told, time.time())
+    try:
+        keep(subject, there.release, engine, seen, kind, ways.asked.mix.name, told, time.time())
+    except BoxError as error:
+        say(f"{error}: what was measured is not kept for profiles", as_json=ways.json)
+
+
+def _here(subject: Subject, engine: Engine, ways: Ways) -> Here | None:
+    try:
+        return here(subject, engine)
+    except BoxError as error:
+        say(f"{error}: no profile is looked for", as_json=ways.json)
+        return None
 
 
 def progress(what: str, step: Probe, point: Point | None, *, json: bool) -> None:

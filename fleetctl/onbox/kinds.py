@@ -42,7 +42,11 @@ def model_of(folder: str) -> Optional[Dict[str, Any]]:
     text = inner if isinstance(inner, dict) else config  # type: Dict[str, Any]
     fields = {name: text.get(name, config.get(name)) for name in FIELDS}
     return {
-        "config": {name: value for name, value in fields.items() if isinstance(value, (int, str))},
+        "config": {
+            name: value
+            for name, value in fields.items()
+            if isinstance(value, (int, str)) and not isinstance(value, bool)
+        },
         "architecture": str((config.get("architectures") or [""])[0]),
         "quantization": _quantization(folder, config),
         "size": folder_size(folder),

@@ -47,10 +47,10 @@ def arguments_of(fleet: Fleet, place: Place) -> dict[str, str]:
 def why_not(fleet: Fleet, place: Place, setting: str) -> str | None:
     """Why a setting of a copy cannot be tried; None where it can."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
-    if setting == DRAFTS and model.speculative is None:
-        return f"the model {place.model} has no speculative:, so that there are no drafts to be more or fewer"
     if setting == DRAFTS and "--speculative-config" in arguments_of(fleet, place):
         return "--speculative-config stands in arguments:; write it under speculative: of the model"
+    if setting == DRAFTS and model.speculative is None:
+        return f"the model {place.model} has no speculative:, so that there are no drafts to be more or fewer"
     if setting == SHARE and placement.boxes[place.box].kv_cache_memory is not None:
         return f"{place.box} has kv_cache_memory:, and then the share of memory does not set the size of the cache"
     return None
