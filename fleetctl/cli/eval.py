@@ -6,25 +6,21 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from fleetctl.cli import completing
 from fleetctl.cli.eval_tasks import tasks
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig
+from fleetctl.cli.shortened import Shortened
 
 if TYPE_CHECKING:
     from fleetctl.evals.score import Score
 
 
-class _FileOrSuite(TyperGroup):
-    """``eval TASKFILE`` is ``eval tasks TASKFILE``: what names no suite is a file."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            args = ["tasks", *args]
-        return super().resolve_command(ctx, args)
+class _Tasks(Shortened):
+    usual = "tasks"
 
 
-app = typer.Typer(no_args_is_help=True, cls=_FileOrSuite, help="Test what a model can do: `tools`, or a file of tasks.")
+app = typer.Typer(no_args_is_help=True, cls=_Tasks, help="Test what a model can do: `tools`, or a file of tasks.")
 
 
 @app.callback()
@@ -36,7 +32,11 @@ def _eval() -> None:
 def tools(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL|ENGINE|BOX]", help="What to ask; default: one engine of each model."),
+        typer.Argument(
+            metavar="[MODEL|ENGINE|BOX]",
+            help="What to ask; default: one engine of each model.",
+            autocompletion=completing.subjects,
+        ),
     ] = None,
     against: Annotated[
         str | None, typer.Option("--against", metavar="URL", help="Ask this OpenAI-compatible server; needs no fleet.")

@@ -16,6 +16,7 @@ from fleetctl.cli import (
     bench,
     capacity,
     clients,
+    compare,
     cutover,
     doctor,
     drain,
@@ -28,6 +29,7 @@ from fleetctl.cli import (
     link,
     logs,
     plan,
+    playbook,
     profile,
     proxy,
     render,
@@ -109,8 +111,10 @@ app.command("web")(web.web)
 app.command("clients")(clients.clients)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
+app.command("playbook")(playbook.playbook)
 app.command("exporter")(exporter.exporter)
 app.command("tune")(tune.tune)
+app.command("compare")(compare.compare)
 app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")

@@ -2,22 +2,25 @@
 
 from typing import Any, Dict
 
-from fleetctl.onbox.appended import append, records
+from fleetctl.onbox import jsonlines
 from fleetctl.onbox.kept import VAR
 from fleetctl.onbox.main import Call, op
 
 FILE = VAR + "/scores.jsonl"
 MOST = 256 * 1024  # bytes that are read, and about what is kept
-KEYS = ("suite", "build", "score", "at")
 
 
 def scores() -> Dict[str, Dict[str, Any]]:
     """``SUITE BUILD`` → its last record; a build is the FLEETCTL_ENGINE of its processes. Damaged lines say nothing."""
-    return {"%s %s" % (record["suite"], record["build"]): record for record in records(FILE, KEYS, MOST)}
+    found = {}
+    for record in jsonlines.read(FILE, MOST):
+        if {"suite", "build", "score", "at"} <= set(record):
+            found["%s %s" % (record["suite"], record["build"])] = record
+    return found
 
 
 @op("score_note")
 def score_note(call: Call, record: Dict[str, Any]) -> Dict[str, Any]:
     """Append a score: `suite`, `build`, `score` (0 to 100), `at` (epoch seconds), `engine`; more of it is kept too."""
-    append(FILE, record, KEYS, MOST)
+    jsonlines.append(FILE, record, MOST)
     return {}

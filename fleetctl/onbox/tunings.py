@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List
 
-from fleetctl.onbox.appended import append, records
+from fleetctl.onbox import jsonlines
 from fleetctl.onbox.kept import VAR
 from fleetctl.onbox.main import Call, op
 
@@ -14,11 +14,11 @@ KEYS = ("engine", "box", "mix", "at", "answer", "points")
 @op("tuning_note")
 def tuning_note(call: Call, record: Dict[str, Any]) -> Dict[str, Any]:
     """Append a result: `engine`, `box`, `mix`, `at` (epoch seconds), `answer`, `points`; more of it is kept too."""
-    append(FILE, record, KEYS, MOST)
+    jsonlines.append(FILE, record, MOST)
     return {}
 
 
 @op("tunings")
 def tunings(call: Call) -> List[Dict[str, Any]]:
     """All results that are kept, oldest first."""
-    return records(FILE, KEYS, MOST)
+    return [record for record in jsonlines.read(FILE, MOST) if set(KEYS) <= set(record)]

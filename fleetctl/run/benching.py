@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleetctl.bench.endpoint import Endpoint
 from fleetctl.bench.way import Way, round_trip, way_to
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.gather import gather_some, questions
+from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import Observed, lead_of
 from fleetctl.remote.errors import SeveralBoxesError
 from fleetctl.render.release import Engine, Release
@@ -27,6 +28,11 @@ class Standing:
     engines: tuple[Engine, ...]
     serving: tuple[str, ...]
     """Those of them that the proxy sends requests to, as far as is known."""
+    generation: int | None = None
+    out: tuple[str, ...] = ()
+    """Engines of the layout, whichever the command is about, that no proxy sends requests to now."""
+    builds: Mapping[str, str] = field(default_factory=dict)
+    """Program or image of an engine → its version, as the generation was made with it."""
 
 
 def standing(subject: Subject, name: str | None) -> Standing:
@@ -52,7 +58,27 @@ def standing(subject: Subject, name: str | None) -> Standing:
             f"no engine, model or box {name} in {release.layout}",
             hint=did_you_mean(name or "", names) or f"there is {', '.join(names)}",
         )
-    return Standing(release, chosen, tuple(one.id for one in chosen if _serves(one, observed)))
+    up = servers_up_somewhere(release.proxy, observed)
+    return Standing(
+        release,
+        chosen,
+        tuple(one.id for one in chosen if _serves(one, observed)),
+        facts.generation,
+        tuple(one.id for one in release.engines if f"{one.backend}/{one.server}" not in up),
+        _builds(observed),
+    )
+
+
+def _builds(observed: Observed) -> dict[str, str]:
+    """Versions, or digests where a program has no version, that differ between boxes together."""
+    found: dict[str, set[str]] = {}
+    for facts in observed.values():
+        for name, build in ((facts.generations.get(facts.generation or 0) or {}).get("builds") or {}).items():
+            if isinstance(build, dict):
+                version, digest = str(build.get("version") or ""), str(build.get("digest") or "")[:19]
+                # An image's version is its reference, which may be another one tomorrow.
+                found.setdefault(name, set()).add(version if version and version != name else digest)
+    return {name: " and ".join(sorted(versions)) for name, versions in sorted(found.items())}
 
 
 def _serves(engine: Engine, observed: Observed) -> bool:

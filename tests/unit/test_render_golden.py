@@ -82,17 +82,32 @@ def test_the_unit_of_a_trial_is_the_golden_one_and_systemd_reads_it(
     assert made == kept.read_text()
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    for program in ("/opt/vllm/bin/vllm", "/usr/bin/docker", "/usr/bin/podman"):
-        path = tmp_path / program.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-        path.chmod(0o755)
-        made = made.replace(f"={program}", f"={path}").replace(f"=-{program}", f"=-{path}")
     unit = tmp_path / "fleetctl-trial.service"
-    unit.write_text(made)
+    unit.write_text(with_programs_in(tmp_path, made))
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+PROGRAMS = (
+    "/opt/vllm/bin/vllm",
+    "/usr/bin/docker",
+    "/usr/bin/podman",
+    "/usr/sbin/haproxy",
+    "/usr/sbin/keepalived",
+    "/usr/sbin/nft",
+)
+
+
+def with_programs_in(root: Path, unit: str) -> str:
+    """A unit's text whose programs are under ``root``: systemd wants them there; this machine may lack some."""
+    for program in PROGRAMS:
+        path = root / program.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        path.chmod(0o755)
+        unit = unit.replace(f"={program}", f"={path}").replace(f"=-{program}", f"=-{path}")
+    return unit
 
 
 def on_disk(release: Release, box: str, root: Path) -> None:
@@ -110,18 +125,9 @@ def test_systemd_reads_every_unit_without_a_complaint(fleet: str, layout: str, t
     release = render_layout(load(fleet), layout)
     for box, files in release.files.items():
         on_disk(release, box, tmp_path / box)
-        for program in ("opt/vllm/bin/vllm", "usr/bin/docker", "usr/bin/podman", "usr/sbin/haproxy"):
-            path = tmp_path / box / program
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("")
-            path.chmod(0o755)
         for file in (file for file in files if file.path.endswith(".service")):
             unit = tmp_path / box / file.path.lstrip("/")
-            text = unit.read_text()
-            for program in ("/opt/vllm/bin/vllm", "/usr/bin/docker", "/usr/bin/podman", "/usr/sbin/haproxy"):
-                text = text.replace(f"={program}", f"={tmp_path}/{box}{program}")
-                text = text.replace(f"=-{program}", f"=-{tmp_path}/{box}{program}")
-            unit.write_text(text)
+            unit.write_text(with_programs_in(tmp_path / box, unit.read_text()))
             done = subprocess.run(
                 ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
                 capture_output=True,
