@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, Profiles, SshConfig
 
 app = typer.Typer(
@@ -33,7 +34,7 @@ def list_profiles(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name.", autocompletion=completing.profiles)],
     profiles: Profiles = None,
     fleet: FleetFile = DEFAULT_FLEET,
     json: Json = False,
@@ -58,7 +59,10 @@ def show(
 
 @app.command()
 def save(
-    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A model of the fleet; default: all.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A model of the fleet; default: all.", autocompletion=completing.models),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the profile; default: box and model.")] = None,
     profiles: Annotated[
         Path | None,

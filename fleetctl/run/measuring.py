@@ -141,8 +141,8 @@ def _measuring(
         )
     if DRAFTS in wanted.settings:
         notes.append(
-            "how many drafts are accepted depends on the text, and that of the mix is made up of random words: what "
-            "comes out for speculative_tokens is a lower bound of their use for yours"
+            "how many drafts are accepted depends on the text, and that of the mix is made up of random words: with "
+            "yours speculative_tokens may do better or worse than what comes out"
         )
     usable = fleet.boxes[box].memory - fleet.boxes[box].reserve
     total = seen.observed[box].memory.get("total", 0)
