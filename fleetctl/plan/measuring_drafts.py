@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fleetctl.plan.draft import Draft, Move, of_engine
-from fleetctl.spec.units import parse_duration, seconds
+from fleetctl.spec.units import parse_duration
 
 
 def measure_knee(move: Move) -> Iterable[Draft]:
@@ -14,11 +14,9 @@ def measure_knee(move: Move) -> Iterable[Draft]:
     found = move.difference.measuring
     for engine in move.difference.prove if found is not None and found.knee is not None else ():
         assert found is not None and found.knee is not None
-        expected = f", expected near {found.knee.expected}" if found.knee.expected else ""
         yield of_engine(
             engine,
-            f"{engine.id} is measured alone, at 1 to {found.knee.most} requests at once (at most {found.knee.probes} "
-            f"measurements{expected}; {_long(found.seconds)})",
+            f"measure {engine.id} alone, at 1 to {found.knee.most} requests at once",
             load=found.load,
             knee=found.knee.model_dump(mode="json"),
         )
@@ -32,15 +30,13 @@ def try_settings(move: Move, free_within: Any = 300.0) -> Iterable[Draft]:
         assert found is not None
         words = "; ".join(
             f"{one.name} {', '.join(f'{value:g}' for value in one.candidates)}"
-            f" (now {'not set' if one.present is None else f'{one.present:g}'})"
             for one in found.settings
             if one.candidates
         )
         memory = next((budget.memory for budget in move.target.budgets if budget.box == engine.head.box), 0)
         yield of_engine(
             engine,
-            f"{engine.id} starts at most {found.starts} times outside of the proxy and is measured: {words} "
-            f"({found.windows} measurements of each start at {found.concurrency} at once; {_long(found.seconds)})",
+            f"try {words} on {engine.id}, started outside of the proxy",
             load=found.load,
             settings=[one.model_dump(mode="json") for one in found.settings],
             candidates=[one.model_dump(mode="json") for one in found.candidates],
@@ -52,7 +48,3 @@ def try_settings(move: Move, free_within: Any = 300.0) -> Iterable[Draft]:
             need=int(engine.head.share * memory),
             free_within=parse_duration(free_within),
         )
-
-
-def _long(most: float | None) -> str:
-    return "how long a start takes is not known" if most is None else f"at most about {seconds(most)}"

@@ -134,6 +134,9 @@ def _curves(knees: Iterable[Record]) -> tuple[dict[str, int], list[Evidence]]:
     for mix, record in chosen.items():
         answer = record["answer"]
         told = f"`fleetctl tune` on {_day(record)}, one copy alone: {answer['kind']}: {answer['why']}"
+        told += f"; {answer['sure']:.0%} of what is possible after {len(record['points'])} measurements agrees"
+        if record.get("doubt"):
+            told += f"; what measured it did not keep up: {', '.join(record['doubt'])}"
         points = tuple(_point(point) for point in record["points"])
         evidence.append(Evidence(about=(f"concurrency.{mix}",), how="tune", told=told, points=points))
     return {mix: int(record["answer"]["concurrency"]) for mix, record in chosen.items()}, evidence

@@ -24,7 +24,7 @@ from fleetctl.run.sizing import size_up
 from fleetctl.run.trial import fleet_of, one_on, taken_out
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.problems import near_or_all
-from fleetctl.spec.units import gib
+from fleetctl.spec.units import gib, seconds
 
 MOST_CANDIDATES = 48  # sets of values that one plan has a unit for
 TO_MEET = 120.0  # seconds that the first requests to an engine that has just started may take
@@ -85,14 +85,15 @@ def plan_knee(
         knee=Knee(most=within.most, probes=within.probes, expected=within.expected),
         seconds=TO_MEET + 2 * within.probes * asked.duration,
     )
-    return on_live(
-        subject,
-        seen,
-        book,
-        "tune",
-        replace(out.difference, measuring=measuring),
-        why_held=f"requests for {', '.join(out.left)} wait in the proxy meanwhile" if out.left else None,
-    )
+    why = f"requests for {', '.join(out.left)} wait in the proxy meanwhile" if out.left else None
+    plan = on_live(subject, seen, book, "tune", replace(out.difference, measuring=measuring), why_held=why)
+    expected = f"; the knee is expected near {within.expected}" if within.expected else ""
+    note = f"at most {within.probes} measurements: {_long(measuring.seconds)}{expected}"
+    return plan.model_copy(update={"warnings": (*plan.warnings, note)})
+
+
+def _long(most: float | None) -> str:
+    return "how long a start takes is not known yet" if most is None else f"at most about {seconds(most)}"
 
 
 def plan_settings(
@@ -160,7 +161,13 @@ def _measuring(
         starts=starts,
         seconds=None if load is None else starts * (load + 2 * wanted.windows * asked.duration) + load,
     )
-    return measuring, tuple(notes)
+    now_set = ", ".join(
+        f"{one.name} is {'not set' if one.present is None else f'{one.present:g}'} now"
+        for one in settings
+        if one.candidates
+    )
+    many = f"at most {starts} starts, each measured {wanted.windows} times at {measuring.concurrency} at once"
+    return measuring, (f"{many}: {_long(measuring.seconds)}; {now_set}", *notes)
 
 
 def _candidates(fleet: Fleet, place: Place, settings: Sequence[Tried], loaded: float) -> tuple[Candidate, ...]:

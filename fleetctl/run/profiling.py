@@ -71,7 +71,7 @@ def keep(
     subject: Subject, live: Release, engine: Engine, seen: Here, kind: str, mix: str, told: Mapping[str, Any], at: float
 ) -> None:
     """Note what was measured on the box that keeps the journal. ``kind`` is knee or settings; ``told`` has ``answer``,
-    ``points`` and ``version``; ``at`` in epoch seconds."""
+    ``points``, ``version`` and ``generator``; ``at`` in epoch seconds."""
     runtime = fleet_of(live, subject.fleet).models[engine.model].runtime
     record = {
         "kind": kind,
@@ -82,6 +82,7 @@ def keep(
         "at": round(at, 3),
         "answer": told["answer"],
         "points": told["points"],
+        "doubt": list((told.get("generator") or {}).get("why", ())),
         "over": seen.over,
         "settings": ran_with(subject, live, engine),
         "seen": {"model": asdict(seen.model), "box": seen.box.kind.model_dump(mode="json")},

@@ -19,7 +19,7 @@ from fleetctl.remote.errors import OpFailed
 from fleetctl.render.candidate import said
 from fleetctl.render.trial import LOOPBACK, Trial
 from fleetctl.spec.units import gib
-from fleetctl.steps.base import Context, Record, Step, log_of, register, with_log
+from fleetctl.steps.base import Context, Record, Step, log_of, register
 
 
 @register
@@ -106,7 +106,7 @@ class TrySettings(Step):
         except OpFailed as failure:
             if failure.kind == "Cancelled":
                 raise
-            last = _last_words(with_log(context, step.box, trial.unit, failure))
+            last = _last_words(log_of(context, step.box, trial.unit))
             why = f"it did not start: {failure.message}; {last}"
             context.say(step, {"log": f"{words}: {why}"})
             return Started(dict(values), why=why)
@@ -116,7 +116,7 @@ class TrySettings(Step):
             raise
         except FleetError as error:
             box.call("ping", timeout=10)  # where the connection broke, it says so, and the step is tried again
-            why = f"it does not answer: {error.message}; {log_of(context, step.box, trial.unit, 1).splitlines()[-1]}"
+            why = f"it does not answer: {error.message}; {_last_words(log_of(context, step.box, trial.unit))}"
             return Started(dict(values), why=why)
 
     def _loaded(self, context: Context, step: PlannedStep, start: Start, trial: Trial, seen: Record) -> Started:
@@ -175,8 +175,9 @@ def _words(values: Mapping[str, float | None]) -> str:
     return ", ".join(said(name, value) for name, value in values.items())
 
 
-def _last_words(failure: FleetError) -> str:
-    lines = [line.strip() for line in (failure.hint or "").splitlines() if line.strip()]
+def _last_words(log: str) -> str:
+    """The last line of a log that tells of an error, else the last one."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line or "error" in line]
     return (telling or lines or ["its log says nothing"])[-1][:300]
 

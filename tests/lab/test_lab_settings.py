@@ -10,8 +10,8 @@ from typing import Any
 from moving import COPY, Moving, eventually
 from test_lab_calibrate import TRIAL, no_trial
 
-BRIEF = ("--mix", "agent", "--duration", "1s", "--repeats", "3", "--yes")
-BATCHED = {"batched_curve": [[1024, 0.5], [8192, 1.0], [16384, 1.6]], "speed": 2, "prefill_seconds_per_token": 0}
+BRIEF = ("--mix", "agent", "--duration", "1s", "--repeats", "5", "--yes")
+BATCHED = {"batched_curve": [[1024, 0.5], [8192, 1.0], [16384, 4.0]], "speed": 1, "prefill_seconds_per_token": 0}
 
 
 def told(ran: Any, kind: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def record(box: str = "spark1", mix: str = "email", knee: int = 8, kind: str = "
         "model": "qwen",
         "mix": mix,
         "at": DAY,
-        "answer": {"concurrency": knee, "kind": kind, "why": "throughput falls beyond it"},
+        "answer": {"concurrency": knee, "kind": kind, "why": "throughput falls beyond it", "sure": 0.9},
         "points": [{"concurrency": n, "throughput": 10.0 * n, "ttft": 0.12345678, "requests": 3} for n in (4, 8)],
         "over": 1,
         "settings": {"gpu_memory_utilization": 0.74, "batched_tokens": 4096, "speculative": None},
@@ -70,11 +70,17 @@ def test_a_profile_has_the_smallest_knee_of_the_copies_the_curve_and_no_name_of_
     assert (
         "4096: better (+10.0%, 95 %: +5.0% to +15.0%); 64: not measured" in profile.evidence_of("batched_tokens").told
     )
+    assert "90% of what is possible after 2 measurements agrees" in profile.evidence_of("concurrency.email").told
     assert "nothing else was tried" in profile.evidence_of("gpu_memory_utilization").told
     for private in ("spark", "/srv", "secret", "mine", "replicas"):
         assert private not in text
     assert profile.profile == "gb10-q-nvfp4"
     assert parse_profile(text, "x") == profile
+
+
+def test_what_measured_and_did_not_keep_up_is_in_the_evidence() -> None:
+    (found,) = saved([record(doubt=["it used 99% of one core"])], {})
+    assert "did not keep up: it used 99% of one core" in found.profile.evidence_of("concurrency.email").told
 
 
 def test_a_limit_of_the_engine_is_left_out_and_without_a_knee_there_is_nothing_to_save() -> None:
