@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fleetctl.evals.asking import Answered, Endpoint
+    from fleetctl.evals.score import Score
+
+    Note = Callable[[str, str, Score], None]
+    """Notes what a model scored in a suite of this key."""
 
 
 def tasks(
@@ -39,15 +45,19 @@ def tasks(
 ) -> None:
     """Compare models by a file of tasks with known answers: quality, latency, tokens and memory.
 
-    Quality has a 95 % confidence interval, and so has each model's difference to the first, over the same tasks.
+    Quality has a 95 % confidence interval, and so has each model's difference to the first, over the same tasks. That
+    of engines of the fleet is noted for `gates.evaluations`.
     """
     from fleetctl.cli.eval import key_in
     from fleetctl.cli.output import say
     from fleetctl.errors import SpecError
     from fleetctl.evals.asking import run_tasks
-    from fleetctl.evals.tasks import Similar, load_tasks
+    from fleetctl.evals.score import mean_score
+    from fleetctl.evals.tasks import Similar, parse_tasks, read_tasks
+    from fleetctl.plan.scores import tasks_key
 
-    several = load_tasks(file)
+    text = read_tasks(file)
+    several = parse_tasks(text, str(file))
     if embeddings is None and any(isinstance(task.rule, Similar) for task in several):
         raise SpecError(
             f"{file} has tasks that are scored `similar`", hint="name an embedding model: --embeddings MODEL"
@@ -57,8 +67,10 @@ def tasks(
         if against is not None:
             found = _of_url(against, wanted, key_in(api_key_env), embeddings)
             memory: dict[str, int] = {}
+            note: Note | None = None
         else:
-            found, memory = _of_fleet(stack, wanted, embeddings, fleet, accept_new=accept_new, ssh_config=ssh_config)
+            ways = {"accept_new": accept_new, "ssh_config": ssh_config}
+            found, memory, note = _of_fleet(stack, wanted, embeddings, fleet, **ways)
         embedder = found.pop(embeddings, None) if embeddings is not None else None
         if not found:
             raise SpecError("there is no model to ask", hint="--models names some, --against URL another server")
@@ -73,6 +85,8 @@ def tasks(
                 heard=lambda answered: None,
                 embeddings=embedder,
             )
+            if note is not None:
+                note(name, tasks_key(file.name, text), mean_score([one.outcome() for one in told[name]]))
     _show(told, memory, failures, json)
 
 
@@ -94,17 +108,17 @@ def _of_fleet(
     wanted: list[str] | None,
     embeddings: str | None,
     fleet: Path,
-    *,
-    accept_new: bool,
-    ssh_config: SshConfig,
-) -> tuple[dict[str, Endpoint], dict[str, int]]:
-    """Where to ask each model of the live layout, and the bytes of memory that its engine has there."""
+    **ways: Any,
+) -> tuple[dict[str, Endpoint], dict[str, int], Note]:
+    """Where to ask each model of the live layout, the bytes of memory that its engine has there, and how to note what
+    it scored."""
     from fleetctl.cli.session import open_fleet
     from fleetctl.evals.asking import Endpoint
+    from fleetctl.run import evaluating
     from fleetctl.run.evaluating import engines_named
     from fleetctl.run.planning import look
 
-    subject = stack.enter_context(open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config))
+    subject = stack.enter_context(open_fleet(fleet, **ways))
     live, engines = engines_named(subject, look(subject), None, copies=False)
     by_name = {engine.model: engine for engine in engines}
     names = wanted or [name for name in by_name if name != embeddings]
@@ -117,7 +131,11 @@ def _of_fleet(
         socket = stack.enter_context(subject.boxes[engine.head.box].tunnel(engine.address, engine.port))
         found[name] = Endpoint(engine.url, engine.served_as[0], socket=socket)
         memory[name] = round(sum(rank.share * totals.get(rank.box, 0) for rank in engine.ranks))
-    return found, memory
+
+    def note(name: str, key: str, told: Score) -> None:
+        evaluating.note(subject, live, by_name[name], key, told)
+
+    return found, memory, note
 
 
 def _known(names: list[str], served: list[str], where: str) -> None:

@@ -20,6 +20,7 @@ from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import STAYING, Plan
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import File, Release
+from fleetctl.run.gate_tasks import gate_tasks
 from fleetctl.run.secrets import Expected, expected
 from fleetctl.run.sizing import refuse_what_cannot_start, size_up, sizings
 from fleetctl.run.subject import Subject as Subject  # told here too: plans are made for one
@@ -50,8 +51,12 @@ def look(subject: Subject, releases: tuple[Release, ...] = (), fill: Callable[[F
 
 
 def wanted_release(subject: Subject, layout: str) -> Release:
-    """The release of a layout of the file. Raises SpecError, with the nearest name, when there is no such layout."""
-    return render_layout(subject.fleet, layout, spec_text=subject.text)
+    """The release of a layout of the file, with the files of tasks that its gates ask.
+
+    Raises SpecError, with the nearest name, when there is no such layout, or where a file of tasks is wrong.
+    """
+    tasks = gate_tasks(subject.fleet, subject.text, subject.file)
+    return render_layout(subject.fleet, layout, spec_text=subject.text, tasks=tasks)
 
 
 def live_release(observed: Observed, lead: str, fleet: str) -> Release:
@@ -104,7 +109,7 @@ def plan_cutover(
     weights = measured_weights(observed, (wanted,))
     target = wanted
     if weights and wanted.layout is not None:
-        target = render_layout(fleet, wanted.layout, weights=weights, spec_text=subject.text)
+        target = render_layout(fleet, wanted.layout, weights=weights, spec_text=subject.text, tasks=wanted.tasks)
     lead = lead_of(observed, fleet.proxy.lead)
     source = live_release(observed, lead, fleet.fleet)
     numbers = [number for facts in observed.values() for number in facts.generations]
