@@ -14,7 +14,13 @@ TASKS = """\
 
 
 def gated(moving: Moving, **gate: Any) -> str:
-    return moving.changed(lambda d: d.update(gates={"tools": gate}))
+    """fleet.yaml with an engine that calls tools, and the gate."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["models"]["standin"]["arguments"] = ["--enable-auto-tool-choice", "--tool-call-parser=hermes"]
+        document["gates"] = {"tools": gate}
+
+    return moving.changed(change)
 
 
 def test_a_score_is_noted_and_a_build_that_is_too_bad_gets_no_traffic(moving: Moving) -> None:
