@@ -24,7 +24,7 @@ def show_gate_failures(box: str, failures: Sequence[GateFailure], out: Console) 
         for number, exchange in enumerate(failure.exchanges[:SHOWN], 1):
             _show_exchange(number, exchange, out)
         more = len(failure.exchanges) - SHOWN
-        rest = f"; {more} more requests are in it" if more > 0 else ""
+        rest = f"; {more} more {'request is' if more == 1 else 'requests are'} in it" if more > 0 else ""
         rest += f", and {failure.more} were too many to be kept" if failure.more else ""
         out.print(Text(f"all that was kept: {failure.path} on {box}{rest}", style="dim"))
 
