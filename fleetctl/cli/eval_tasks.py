@@ -50,9 +50,10 @@ def tasks(
     """
     from fleetctl.cli.eval import key_in
     from fleetctl.cli.output import say
+    from fleetctl.engine.client import EngineError
     from fleetctl.errors import SpecError
     from fleetctl.evals.asking import run_tasks
-    from fleetctl.evals.score import mean_score
+    from fleetctl.evals.score import mean_score, silence
     from fleetctl.evals.tasks import Similar, parse_tasks, read_tasks
     from fleetctl.plan.scores import tasks_key
 
@@ -82,12 +83,31 @@ def tasks(
                 endpoint,
                 concurrency=concurrency,
                 seed=1,
-                heard=lambda answered: None,
+                heard=_counting(name, len(several), json),
                 embeddings=embedder,
             )
+            why = silence([one.outcome() for one in told[name]])
+            if why:
+                raise EngineError(f"{name} answered none of the {len(several)} tasks: {why}")
+        _show(told, memory, failures, json)
+        for name, answers in told.items():
             if note is not None:
-                note(name, tasks_key(file.name, text), mean_score([one.outcome() for one in told[name]]))
-    _show(told, memory, failures, json)
+                note(name, tasks_key(file.name, text), mean_score([one.outcome() for one in answers]))
+
+
+def _counting(name: str, total: int, json: bool) -> Callable[[object], None]:
+    """Tells now and then how many tasks were answered."""
+    from fleetctl.cli.output import say
+
+    heard = 0
+
+    def hear(_: object) -> None:
+        nonlocal heard
+        heard += 1
+        if heard % 10 == 0:
+            say(f"{name}: {heard} of {total} tasks", as_json=json)
+
+    return hear
 
 
 def _of_url(url: str, wanted: list[str] | None, key: str | None, embeddings: str | None) -> dict[str, Endpoint]:

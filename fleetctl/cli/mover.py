@@ -259,6 +259,7 @@ class Mover:
                 raise InterruptedMoveError(f"{self._control.reason}; the {plan.operation} is undone")
             return True
         self._say(f"a {plan.operation} to {plan.to_layout} by {who} was cut off")
+        have_suites(plan)
         self._ask("Finish it?")
         with self._view(plan) as view:
             execution.listen_to(view)

@@ -67,6 +67,8 @@ def run_suite(
             async with free:
                 body = suite.request(scenario, endpoint.model, max_tokens=endpoint.max_tokens, seed=seed)
                 verdict = judge.verdict(suite, scenario, await ask(client, body, endpoint.within))
+            if verdict.right:
+                verdict = replace(verdict, reply=replace(verdict.reply, exchange=None))  # nobody looks into that
             told[scenario.id] = verdict
             heard(verdict)
 
@@ -125,7 +127,8 @@ def run_tasks(
                     scored = judge.points(task.rule, reply.text, alike)
                 else:
                     scored = judge.points(task.rule, reply.text)
-            told[task.id] = Answered(task, reply, *scored)
+            kept = replace(reply, exchange=None) if scored[0] >= 1 else reply
+            told[task.id] = Answered(task, kept, *scored)
             heard(told[task.id])
 
         async with contextlib.AsyncExitStack() as stack:

@@ -62,6 +62,12 @@ def mean_score(outcomes: Sequence[Outcome]) -> Score:
     return Score(100 * sum(one.points for one in outcomes) / len(outcomes), {}, tuple(outcomes))
 
 
+def silence(outcomes: Sequence[Outcome], begins: str = "") -> str:
+    """Why nothing was answered at all; empty where something was. ``begins``: only such reasons count."""
+    reasons = [one.reply.wrong for one in outcomes]
+    return reasons[0] if reasons and all(why and why.startswith(begins) for why in reasons) else ""
+
+
 def shown(outcome: Outcome) -> str:
     """A wrong answer in one line: what was asked, what is wrong with what came, and what came."""
     reply = outcome.reply
