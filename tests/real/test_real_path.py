@@ -40,7 +40,7 @@ MIX = {"short": {"prompt": {"median": 40, "mean": 50, "most": 200}, "answer": {"
 def told(lab: Lab, *words: str) -> list[dict[str, Any]]:
     """The events of a command that has to succeed."""
     command = [*COMMAND, *words, "--fleet", str(lab.fleet_file), "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
     return [json.loads(line) for line in ran.stdout.splitlines()]
 

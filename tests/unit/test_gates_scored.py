@@ -77,7 +77,7 @@ def test_an_engine_that_is_good_enough_passes_with_its_score() -> None:
         ({"wrong": 4}, 60.0, "it scored 80.0 of 100 and 85.0 is wanted (16 of 20 tasks are right)",
          "t16: it said 17; it answered '17'", 4),
         ({"status": 503}, 60.0, "answered none of the 20 questions: status 503", "", 5),
-        ({"stalls": 6, "wrong": 20}, 5.0, "6 of 20 questions of tasks.jsonl were answered in 5.0 s, which is all", "", 6),
+        ({"stalls": 6, "wrong": 20}, 5.0, "6 of 20 questions of tasks.jsonl were answered in 5.0 s, which", "", 6),
     ],
 )  # fmt: skip
 def test_an_engine_that_fails_says_what_was_wrong_and_with_what(
