@@ -6,26 +6,22 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from fleetctl.cli import completing
 from fleetctl.cli.eval_tasks import tasks
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig
+from fleetctl.cli.shortened import Shortened
 
 if TYPE_CHECKING:
     from fleetctl.evals.score import Score
     from fleetctl.gates.scored import Exam
 
 
-class _FileOrSuite(TyperGroup):
-    """``eval TASKFILE`` is ``eval tasks TASKFILE``: what names no suite is a file."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            args = ["tasks", *args]
-        return super().resolve_command(ctx, args)
+class _Tasks(Shortened):
+    usual = "tasks"
 
 
-app = typer.Typer(no_args_is_help=True, cls=_FileOrSuite, help="Test what a model can do: `tools`, or a file of tasks.")
+app = typer.Typer(no_args_is_help=True, cls=_Tasks, help="Test what a model can do: `tools`, or a file of tasks.")
 
 
 @app.callback()
@@ -37,7 +33,11 @@ def _eval() -> None:
 def tools(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL|ENGINE|BOX]", help="What to ask; default: one engine of each model."),
+        typer.Argument(
+            metavar="[MODEL|ENGINE|BOX]",
+            help="What to ask; default: one engine of each model.",
+            autocompletion=completing.subjects,
+        ),
     ] = None,
     against: Annotated[
         str | None, typer.Option("--against", metavar="URL", help="Ask this OpenAI-compatible server; needs no fleet.")
@@ -124,12 +124,16 @@ def _of_fleet(name: str | None, exam: Exam, copies: bool, json: bool, **ways: An
 
     from fleetctl.cli.output import say
     from fleetctl.cli.session import open_fleet
+    from fleetctl.errors import SpecError
     from fleetctl.run.evaluating import engines_named, evaluate
     from fleetctl.run.planning import look
 
     scores = {}
     with open_fleet(ways["fleet"], accept_new=ways["accept_new"], ssh_config=ways["ssh_config"]) as subject:
-        live, engines = engines_named(subject, look(subject), name, copies=copies)
+        live, found = engines_named(subject, look(subject), name, copies=copies)
+        engines = [engine for engine in found if engine.task == "generate"]
+        if not engines:
+            raise SpecError(f"{name or 'what is live'} has task: {found[0].task} and uses no tools")
         for engine in engines:
             say(f"asking {engine.id}", as_json=json)
             asked = replace(exam, concurrency=exam.concurrency or engine.concurrency)

@@ -141,7 +141,7 @@ def _of_fleet(
     subject = stack.enter_context(open_fleet(fleet, **ways))
     live, engines = engines_named(subject, look(subject), None, copies=False)
     by_name = {engine.model: engine for engine in engines}
-    names = wanted or [name for name in by_name if name != embeddings]
+    names = wanted or [name for name, engine in by_name.items() if engine.task == "generate" and name != embeddings]
     asked = [*names, *([embeddings] if embeddings else [])]
     _known(asked, list(by_name), f"layout {live.layout}")
     totals = {budget.box: budget.memory for budget in live.budgets}

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from fleetctl.cli import lab_demo
+from fleetctl.cli import lab_demo, lab_faults
+from fleetctl.cli.lab_faults import DEFAULT_DIR, Root
 from fleetctl.cli.options import Debug, Json
 
 app = typer.Typer(no_args_is_help=True, help="Boxes on this machine, to try and to test everything on.")
 
-Root = Annotated[Path, typer.Option("--dir", envvar="FLEETCTL_LAB", help="Folder of the lab; each has a network.")]
 Names = Annotated[list[str] | None, typer.Argument(help="Boxes; default: all.")]
-
-DEFAULT_DIR = Path("/var/lib/fleetctl-lab")
 
 
 @app.command()
@@ -129,3 +126,7 @@ def ssh(
 
 
 app.command("demo")(lab_demo.demo)
+app.command("unplug")(lab_faults.unplug)
+app.command("plug")(lab_faults.plug)
+app.command("off")(lab_faults.off)
+app.command("on")(lab_faults.on)

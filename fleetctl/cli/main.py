@@ -16,6 +16,7 @@ from fleetctl.cli import (
     bench,
     capacity,
     clients,
+    compare,
     cutover,
     doctor,
     drain,
@@ -23,11 +24,13 @@ from fleetctl.cli import (
     exporter,
     guard,
     history,
+    importing,
     init,
     lab,
     link,
     logs,
     plan,
+    playbook,
     proxy,
     render,
     restart,
@@ -36,6 +39,7 @@ from fleetctl.cli import (
     status,
     top,
     tune,
+    upgrade,
     web,
 )
 
@@ -91,11 +95,13 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("import")(importing.import_file)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)
 app.command("plan")(plan.plan)
 app.command("cutover")(cutover.cutover)
 app.command("apply")(apply.apply)
+app.command("upgrade")(upgrade.upgrade)
 app.command("restart")(restart.restart)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
@@ -108,8 +114,10 @@ app.command("web")(web.web)
 app.command("clients")(clients.clients)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
+app.command("playbook")(playbook.playbook)
 app.command("exporter")(exporter.exporter)
 app.command("tune")(tune.tune)
+app.command("compare")(compare.compare)
 app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")

@@ -57,8 +57,12 @@ class Mover:
         self._fill = Filler()
         self._agreed: Plan | None = None
 
-    def cutover(self, layout: str, books: Books) -> None:
-        """Move to a layout; a cutover to it that was cut off is finished instead."""
+    def cutover(self, layout: str, books: Books, agreed: Plan | None = None) -> None:
+        """Move to a layout; a cutover to it that was cut off is finished instead.
+
+        ``agreed`` is a plan that was shown and agreed to before: where another one would be carried out, none is.
+        """
+        self._agreed = agreed
         wanted = wanted_release(self._subject, layout)
         self._agree(lambda seen: plan_cutover(self._subject, wanted, seen, books), wanted)
         with self._locked(wanted) as seen:
@@ -202,7 +206,7 @@ class Mover:
             self._ask(f"{title(plan)}. Do it?")
         elif (plan.steps, plan.observed) != (self._agreed.steps, self._agreed.observed):
             raise RefusedError(
-                "the fleet changed while the question was open; nothing was changed",
+                "the fleet changed since the plan was shown; nothing was changed",
                 hint="run the command again and look at the new plan",
             )
         from fleetctl.run.carry import carry_out  # not before there is something to do: it brings all the steps in

@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, Debug, FleetFile, Json
 
 
 def render(
     out: Annotated[Path, typer.Option("--out", help="Folder to write to: OUT/LAYOUT/BOX/path/on/the/box.")],
     fleet: FleetFile = DEFAULT_FLEET,
-    layout: Annotated[str | None, typer.Option("--layout", help="One layout; default: every layout.")] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            "--layout", metavar="LAYOUT", help="One layout; default: every layout.", autocompletion=completing.layouts
+        ),
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -52,16 +52,18 @@ def tasks_key(file: str, text: str) -> str:
     return f"{PurePath(file).name}@{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def suites_of(release: Release, model: str) -> list[Suite]:
-    """The tests that engines of a model have to pass."""
-    found = []
+def suites_of(release: Release, engine: Engine) -> list[Suite]:
+    """The tests that an engine has to pass; none for one that generates nothing."""
+    found: list[Suite] = []
+    if engine.task != "generate":
+        return found
     tools = release.gates.tools
     if tools is not None:
         found.append(Suite(tools.suite, tools))
     for gate in release.gates.evaluations:
         text = release.tasks.get(gate.file, "")
         found.append(Suite(tasks_key(gate.file, text), gate, text))
-    return [suite for suite in found if not suite.gate.models or model in suite.gate.models]
+    return [suite for suite in found if not suite.gate.models or engine.model in suite.gate.models]
 
 
 def noted(
@@ -81,7 +83,7 @@ def noted(
 
 def demands(move: Move, engine: Engine) -> list[Demand]:
     """What the gates want of an engine; nothing on the way back, which nothing closes."""
-    return [] if move.back else [_demand(move, engine, suite) for suite in suites_of(move.target, engine.model)]
+    return [] if move.back else [_demand(move, engine, suite) for suite in suites_of(move.target, engine)]
 
 
 def _demand(move: Move, engine: Engine, suite: Suite) -> Demand:
@@ -99,7 +101,7 @@ def unknown_scores(move: Move) -> list[str]:
     served = {engine.model for engine in move.source.engines}
     found = {}
     for engine in move.difference.prove:
-        for suite in suites_of(move.target, engine.model):
+        for suite in suites_of(move.target, engine):
             if suite.gate.no_worse_than and engine.model in served and _current(move, engine, suite) is None:
                 found[engine.model, suite.key] = suite
     return [_unknown(model, suite) for (model, _), suite in sorted(found.items())]

@@ -6,14 +6,15 @@ import contextlib
 import socket
 import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from fleetctl.bench.connection import Asker
 from fleetctl.bench.endpoint import Endpoint
 from fleetctl.bench.load import run
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.gather import gather_some, questions
+from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import Observed, lead_of
 from fleetctl.remote.errors import SeveralBoxesError
 from fleetctl.render.release import Engine, Release
@@ -32,6 +33,11 @@ class Standing:
     engines: tuple[Engine, ...]
     serving: tuple[str, ...]
     """Those of them that the proxy sends requests to, as far as is known."""
+    generation: int | None = None
+    out: tuple[str, ...] = ()
+    """Engines of the layout, whichever the command is about, that no proxy sends requests to now."""
+    builds: Mapping[str, str] = field(default_factory=dict)
+    """Program or image of an engine → its version, as the generation was made with it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,27 @@ def standing(subject: Subject, name: str | None) -> Standing:
             f"no engine, model or box {name} in {release.layout}",
             hint=did_you_mean(name or "", names) or f"there is {', '.join(names)}",
         )
-    return Standing(release, chosen, tuple(one.id for one in chosen if _serves(one, observed)))
+    up = servers_up_somewhere(release.proxy, observed)
+    return Standing(
+        release,
+        chosen,
+        tuple(one.id for one in chosen if _serves(one, observed)),
+        facts.generation,
+        tuple(one.id for one in release.engines if f"{one.backend}/{one.server}" not in up),
+        _builds(observed),
+    )
+
+
+def _builds(observed: Observed) -> dict[str, str]:
+    """Versions, or digests where a program has no version, that differ between boxes together."""
+    found: dict[str, set[str]] = {}
+    for facts in observed.values():
+        for name, build in ((facts.generations.get(facts.generation or 0) or {}).get("builds") or {}).items():
+            if isinstance(build, dict):
+                version, digest = str(build.get("version") or ""), str(build.get("digest") or "")[:19]
+                # An image's version is its reference, which may be another one tomorrow.
+                found.setdefault(name, set()).add(version if version and version != name else digest)
+    return {name: " and ".join(sorted(versions)) for name, versions in sorted(found.items())}
 
 
 def _serves(engine: Engine, observed: Observed) -> bool:

@@ -68,7 +68,7 @@ class Gate(Step):
         """Test what the plan wants tested. Each score stays with the box that keeps the journal, for the next build to
         be compared with it."""
         wanted, found = wanted_scores(step.params), Record()
-        for suite in suites_of(context.plan.release, engine.model):
+        for suite in suites_of(context.plan.release, engine):
             if suite.key not in wanted:
                 continue
             gate = suite.gate

@@ -22,12 +22,14 @@ def gate_times(view: View) -> Iterator[Problem]:
 
 
 def tested_models(view: View) -> Iterator[Problem]:
-    """The models that a gate tests exist."""
+    """The models that a gate tests exist, and answer questions."""
     known = view.mapping("models")
     for place in [("gates", "tools"), *(("gates", "evaluations", at) for at in _evaluations(view))]:
         for path, name in view.texts(*place, "models"):
             if name not in known:
                 yield view.problem(path, f"there is no model {shown(name)}; {did_you_mean(name, known)}")
+            elif (task := view.text("models", name, "task")) not in (None, "generate"):
+                yield view.problem(path, f"{name} has task: {task} and answers no question; leave it out")
 
 
 def evaluated_once(view: View) -> Iterator[Problem]:
