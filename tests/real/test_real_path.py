@@ -24,7 +24,6 @@ TASKS = """\
 """
 GATES: dict[str, Any] = {
     "tools": {"at_least": 0, "max_tokens": 16, "within": "5m"},
-    "evaluations": [{"file": "tasks.jsonl", "at_least": 0, "within": "5m"}],
     "long_context": {"find": False, "max_tokens": 16, "within": "5m"},
 }
 # The names of the tools are in the prompt, and no more of them: the model has room for 1,024 tokens.
@@ -45,11 +44,11 @@ def told(lab: Lab, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-def with_gates(text: str) -> str:
+def with_gates(text: str, tasks: Path) -> str:
     """The lab's fleet.yaml with tools and gates."""
     document = yaml.safe_load(text)
     document["models"]["tiny"]["arguments"] += ARGUMENTS
-    document["gates"] = GATES
+    document["gates"] = {**GATES, "evaluations": [{"file": str(tasks), "at_least": 0, "within": "5m"}]}
     return yaml.safe_dump(document, sort_keys=False)
 
 
@@ -58,10 +57,10 @@ def test_a_fleet_is_measured_tested_and_switched_with_every_request_answered(
 ) -> None:
     in_split(lab)
     written = lab.fleet_file.read_text()
-    tasks, mix = lab.fleet_file.with_name("tasks.jsonl"), tmp_path / "short.yaml"
+    tasks, mix = tmp_path / "tasks.jsonl", tmp_path / "short.yaml"
     tasks.write_text(TASKS)
     mix.write_text(yaml.safe_dump(MIX))
-    lab.fleet_file.write_text(with_gates(written))
+    lab.fleet_file.write_text(with_gates(written, tasks))
     try:
         with traffic_to(lab) as there:
             time.sleep(CALM)
@@ -103,5 +102,4 @@ def test_a_fleet_is_measured_tested_and_switched_with_every_request_answered(
         }
     finally:
         lab.fleet_file.write_text(written)
-        tasks.unlink()
     assert_serves(lab, "split")
