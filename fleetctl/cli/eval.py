@@ -21,7 +21,11 @@ class _Tasks(Shortened):
     usual = "tasks"
 
 
-app = typer.Typer(no_args_is_help=True, cls=_Tasks, help="Test what a model can do: `tools`, or a file of tasks.")
+app = typer.Typer(
+    no_args_is_help=True,
+    cls=_Tasks,
+    help="Test what a model can do: `eval tools`, or `eval FILE` with tasks of your own.",
+)
 
 
 @app.callback()
@@ -58,7 +62,7 @@ def tools(
         int | None, typer.Option("--concurrency", min=1, help="Scenarios at a time; default: what the engine takes.")
     ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=16, help="Longest answer, thinking included.")] = 2048,
-    within: Annotated[str, typer.Option("--within", metavar="TIME", help="Longest time for a whole exam.")] = "15m",
+    within: Annotated[str, typer.Option("--within", metavar="TIME", help="Longest time for a whole test.")] = "15m",
     at_least: Annotated[
         float, typer.Option("--at-least", min=0, max=100, help="Exit status 9 for a lower score.")
     ] = 0.0,

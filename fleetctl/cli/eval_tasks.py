@@ -36,6 +36,10 @@ def tasks(
         typer.Option("--api-key-env", metavar="NAME", help="Variable with the key for --against; default: no key."),
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Tasks at a time.")] = 4,
+    at_least: Annotated[
+        float,
+        typer.Option("--at-least", min=0, max=100, help="Exit status 9 for a model of which less is right, in %."),
+    ] = 0.0,
     failures: Annotated[int, typer.Option("--failures", min=0, help="Wrong answers to show of each model.")] = 5,
     fleet: FleetFile = DEFAULT_FLEET,
     json: Json = False,
@@ -51,12 +55,15 @@ def tasks(
     from fleetctl.cli.eval import key_in
     from fleetctl.cli.output import say
     from fleetctl.engine.client import EngineError
-    from fleetctl.errors import SpecError
+    from fleetctl.errors import SpecError, UnhealthyError
     from fleetctl.evals.asking import run_tasks
     from fleetctl.evals.score import mean_score, silence
     from fleetctl.evals.tasks import Similar, parse_tasks, read_tasks
     from fleetctl.plan.scores import tasks_key
 
+    if not file.exists():
+        near = " (`fleetctl eval tools` is a test that comes with fleetctl)" if file.name.startswith("tool") else ""
+        raise SpecError(f"there is no file {file}{near}", hint="a file of tasks is JSON Lines: docs/eval.md")
     text = read_tasks(file)
     several = parse_tasks(text, str(file))
     if embeddings is None and any(isinstance(task.rule, Similar) for task in several):
@@ -93,6 +100,10 @@ def tasks(
         for name, answers in told.items():
             if note is not None:
                 note(name, tasks_key(file.name, text), mean_score([one.outcome() for one in answers]))
+    totals = {name: mean_score([one.outcome() for one in answers]).total for name, answers in told.items()}
+    low = ", ".join(f"{name} {total:.1f}" for name, total in totals.items() if total < at_least)
+    if low:
+        raise UnhealthyError(f"below {at_least:g} %: {low}")
 
 
 def _counting(name: str, total: int, json: bool) -> Callable[[object], None]:

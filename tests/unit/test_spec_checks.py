@@ -254,6 +254,15 @@ def test_boxes_that_share_an_address_have_ip_addresses_of_its_kind() -> None:
     assert "VRRP between the proxy's boxes needs their IP addresses" in str(caught.value)
 
 
+def test_a_gate_asks_no_model_that_answers_no_question() -> None:
+    gates = "gates: {evaluations: [{file: t.jsonl, models: [qwen]}]}\nfleet: office\n"
+    broken = FILE.replace("fleet: office\n", gates).replace(
+        "    context: 8192\n", "    context: 8192\n    task: embed\n", 1
+    )
+    with pytest.raises(FleetFileError, match=r"evaluations\[0\]\.models\[0\]: qwen has task: embed and answers no"):
+        parse_fleet(broken, "fleet.yaml")
+
+
 def test_every_check_says_its_rule_in_its_docstring() -> None:
     for check in CHECKS:
         assert (inspect.getdoc(check) or "").splitlines()[0].endswith(".")
