@@ -61,7 +61,7 @@ def open_fleet(
         return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config)
 
     with boxes:
-        yield Subject(fleet, text, boxes, unreachable, again)
+        yield Subject(fleet, text, boxes, unreachable, again, path if via is None else None)
 
 
 def fleet_file(path: Path, via: str | None, *, accept_new: bool, ssh_config: Path | None) -> Fleet:

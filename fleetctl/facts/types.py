@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from typing import Any
 
@@ -236,6 +237,11 @@ class MoveFacts(Seen):
     def undo(self) -> str:
         """The command that takes it back when it was cut off."""
         return "fleetctl rollback --undo" if self.operation == "rollback" else "fleetctl rollback"
+
+
+def suite_name(key: str) -> str:
+    """A suite as people read it: a file of tasks without the digest of its text."""
+    return re.sub(r"@[0-9a-f]{12}$", "", key)
 
 
 class ScoreFacts(Seen):

@@ -264,6 +264,7 @@ class Release(Value):
     superseded: dict[str, tuple[str, ...]] = Field({}, description="box → foreign units that must stay away")
     budgets: tuple[Budget, ...] = ()
     gates: Gates = Gates()
+    tasks: dict[str, str] = Field({}, description="file of gates.evaluations → its text")
     firewall: Firewall | None = Field(None, description="None: fleetctl has no firewall")
     spec: str = Field("", description="the text of fleet.yaml that it was made from")
 
