@@ -27,6 +27,7 @@ from fleetctl.cli import (
     lab,
     link,
     logs,
+    lora,
     plan,
     proxy,
     render,
@@ -116,6 +117,7 @@ app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
+app.add_typer(lora.app, name="lora")
 app.add_typer(proxy.app, name="proxy")
 
 

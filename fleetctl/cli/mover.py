@@ -314,6 +314,10 @@ class Mover:
         if plan.operation == "doctor":
             out.print(f"[bold green]done[/]: {len(plan.steps)} mended")
             return
+        if plan.operation in ("lora push", "lora remove"):
+            names = {one["name"] for step in plan.steps for one in step.params.get("items") or ()}
+            out.print(f"[bold green]done[/]: {plan.operation} of {', '.join(sorted(names))}")
+            return
         goal = plan.to_layout or "the state before fleetctl"
         out.print(f"[bold green]done[/]: the fleet is in {goal}", end="")
         out.print(f", generation {plan.generation}" if plan.generation is not None else "")

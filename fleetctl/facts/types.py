@@ -205,6 +205,8 @@ class MoveFacts(Seen):
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":
             return "fleetctl doctor --fix"
+        if self.operation in ("lora push", "lora remove"):
+            return f"the same `fleetctl {self.operation}`"
         return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
 
     @property
@@ -212,7 +214,8 @@ class MoveFacts(Seen):
         """What can be done when it was cut off, in words."""
         if self.operation == "calibrate":
             return f"`{self.undo}` brings the engine back as it was"
-        return f"`{self.finish}` finishes it, `{self.undo}` undoes it"
+        finish = self.finish if "`" in self.finish else f"`{self.finish}`"
+        return f"{finish} finishes it, `{self.undo}` undoes it"
 
     @property
     def undo(self) -> str:
@@ -229,6 +232,32 @@ class ScoreFacts(Seen):
     at: float
     engine: str = ""
     categories: dict[str, float] = {}
+
+
+class AdapterFacts(Seen):
+    """A LoRA adapter that a box keeps; ``files`` has bytes and SHA-256 of each. ``at`` is in epoch seconds."""
+
+    digest: str
+    files: dict[str, tuple[int, str]]
+    rank: int
+    by: str = ""
+    at: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(size for size, _ in self.files.values())
+
+
+class AdaptersFacts(Seen):
+    """The adapters of a box by model and name. Of two boxes the one with the higher ``serial`` is right.
+
+    ``broken`` has those that are not whole there, as ``MODEL/NAME`` (or ``index``), and why.
+    """
+
+    serial: int = 0
+    adapters: dict[str, dict[str, AdapterFacts]] = {}
+    broken: dict[str, str] = {}
 
 
 class Drained(Seen):
@@ -267,6 +296,7 @@ class BoxFacts(Seen):
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
     scores: dict[str, ScoreFacts] = {}
+    adapters: AdaptersFacts = AdaptersFacts()
     lock: Lock | None = None
     moving: str | None = None
     guard_out: dict[str, str] = {}

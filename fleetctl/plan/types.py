@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fleetctl.render.release import Budget, Release, Value
 
-STAYING = ("restart", "drain", "undrain", "calibrate", "doctor")
+STAYING = ("restart", "drain", "undrain", "calibrate", "doctor", "lora push", "lora remove")
 """Operations that work on the live layout and leave the fleet in its generation."""
 
 

@@ -41,11 +41,13 @@ def start_from(
     variables: Iterable[str],
     memory_max: int,
     stop_limit: float,
+    loras: str | None = None,
 ) -> Launch:
     """Command lines for ``vllm ARGUMENTS``.
 
     ``variables`` are names of variables that the unit has in its environment and the engine must see: a container gets
     them by name, so that no value shows in a command line. ``memory_max`` is in bytes, ``stop_limit`` in seconds.
+    ``loras`` is the folder of adapters that the engine reads, if it does.
     """
     if isinstance(launch, Venv):
         # Compilers that engines start (ninja, nvcc) are found as in a shell with the venv active.
@@ -62,6 +64,8 @@ def start_from(
         run += ["--memory", str(memory_max), "--memory-swap", str(memory_max)]
     if weights.startswith("/"):
         run += ["--mount", f"type=bind,source={weights},target={weights},readonly"]
+    if loras is not None:
+        run += ["--mount", f"type=bind,source={loras},target={loras},readonly"]
     run += ["--mount", f"type=bind,source={CACHE_FOLDER},target={CACHE_FOLDER}"]
     known = list(variables)
     caches = {name: path for name, path in _CACHES.items() if name not in known}

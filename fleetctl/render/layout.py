@@ -131,6 +131,7 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         weights=model.weights,
         revision=model.revision,
         hub=_hub_environment(fleet, layout, name),
+        max_lora_rank=model.loras.max_lora_rank if model.loras else None,
         image=(model.launch.engine, model.launch.image) if isinstance(model.launch, Container) else None,
         binary=binary(model.launch),
         backend=backend_of(fleet, name),

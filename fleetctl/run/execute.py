@@ -22,7 +22,7 @@ from fleetctl.steps.base import Context, Record, Step
 Listener = Callable[[Record], None]
 """Receives every event of a move as a JSON object: type, state, step, at, and what the step says."""
 
-WAITS = ("await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead", "trial_run")
+WAITS = ("await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead", "trial_run", "adapters_load")
 """Ops that only wait, or fetch what nothing rests on: cut short when the move is going to be undone anyway."""
 
 ATTEMPTS = 4  # at one step, when its box goes away again and again

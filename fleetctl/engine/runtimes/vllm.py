@@ -14,7 +14,7 @@ from typing import Literal
 
 from fleetctl.engine.runtimes.flags import flag_name, layer_flags, split_flags
 from fleetctl.errors import SpecError
-from fleetctl.spec.fleet_model import Model
+from fleetctl.spec.fleet_model import Loras, Model
 
 # Short spellings that vLLM takes for flags of ours.
 ALIASES = {
@@ -112,6 +112,7 @@ def serve_arguments(
     if model.speculative is not None:
         config = json.dumps(model.speculative.model_dump(mode="json"), separators=(",", ":"))
         ours += ["--speculative-config", config]
+    ours += lora_arguments(model.loras)
     if split is not None:
         ours += [f"--{split.parallel}-parallel-size", str(split.ranks), "--nnodes", str(split.ranks)]
         ours += ["--node-rank", str(split.rank)]
@@ -120,6 +121,19 @@ def serve_arguments(
     for layer in extra:
         check_arguments(layer, f"arguments of model {name}")
     return ["serve", model.weights, *layer_flags([ours, *extra], ALIASES, repeatable=REPEATABLE)]
+
+
+def lora_arguments(loras: Loras | None) -> list[str]:
+    """What makes an engine take adapters; which ones it starts with is added on the box (systemd/adapters.py)."""
+    if loras is None:
+        return []
+    words = ["--enable-lora", "--max-loras", str(loras.max_loras), "--max-lora-rank", str(loras.max_lora_rank)]
+    return words + ([] if loras.max_cpu_loras is None else ["--max-cpu-loras", str(loras.max_cpu_loras)])
+
+
+def lora_environment(loras: Loras | None) -> dict[str, str]:
+    """What makes an engine load and unload adapters while it runs."""
+    return {} if loras is None else {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 
 
 def split_environment(link: str, interface: str | None) -> dict[str, str]:

@@ -3,12 +3,13 @@
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from . import VERSION, text
+from . import VERSION, log, text
 from .answer import Answer
 from .asked import read_request
 from .engine import Engine
@@ -50,6 +51,10 @@ class Api:
             "/v1/embeddings": {"POST": self.embeddings},
             "/tokenize": {"POST": self.tokenize},
         }
+        if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() in ("1", "true"):
+            log.plain("WARNING:  LoRA dynamic loading & unloading is enabled in the API server.")
+            self.routes["/v1/load_lora_adapter"] = {"POST": self.load_adapter}
+            self.routes["/v1/unload_lora_adapter"] = {"POST": self.unload_adapter}
 
     async def handle(self, request: Request) -> Response:
         """The answer to any request; never raises ApiError."""
@@ -118,7 +123,7 @@ class Api:
         """The served names, then the LoRA adapters."""
         args = self.engine.args
         base = [(name, args.model, None, self.context()) for name in args.served_model_name]
-        adapters = [(n, path, args.served_model_name[0], None) for n, path in args.lora_modules.items()]
+        adapters = [(n, path, args.served_model_name[0], None) for n, path in self.engine.adapters.loaded.items()]
         cards = [
             {
                 "id": name,
@@ -132,6 +137,25 @@ class Api:
             for name, root, parent, length in [*base, *adapters]
         ]
         return json_response({"object": "list", "data": cards})
+
+    async def load_adapter(self, request: Request) -> Response:
+        """POST /v1/load_lora_adapter: a sentence, not JSON."""
+        body = self.read_json(request)
+        for name in ("lora_name", "lora_path"):
+            if name not in body:
+                raise invalid("missing", f"body.{name}", "Field required", body)
+        if self.engine.control.now().lora_fails:
+            raise ApiError(500, "Call to add_lora method failed: out of memory", "InternalServerError")
+        said = self.engine.adapters.load(body["lora_name"], body["lora_path"], bool(body.get("load_inplace")))
+        log.info("serving.py:249", f"Loaded new LoRA adapter: name '{body['lora_name']}', path '{body['lora_path']}'")
+        return Response(200, said.encode())
+
+    async def unload_adapter(self, request: Request) -> Response:
+        """POST /v1/unload_lora_adapter."""
+        body = self.read_json(request)
+        if "lora_name" not in body:
+            raise invalid("missing", "body.lora_name", "Field required", body)
+        return Response(200, self.engine.adapters.unload(body["lora_name"]).encode())
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""

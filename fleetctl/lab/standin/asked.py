@@ -94,7 +94,7 @@ def pick_tool(body: dict[str, Any], engine: Engine, messages: list[dict[str, Any
 def read_request(body: dict[str, Any], engine: Engine, chat: bool, context: int) -> Asked:
     """Check a completion request against the engine. Raises ApiError with vLLM's words."""
     settings = engine.control.now()
-    served = [*engine.args.served_model_name, *engine.args.lora_modules]
+    served = [*engine.args.served_model_name, *engine.adapters.loaded]
     model = want(body, "model", str, served[0])
     if model not in served:
         raise unknown_model(model)
