@@ -44,7 +44,7 @@ class Adapters:
         except NoAdapterError as error:
             raise ApiError(404, str(error), "NotFoundError") from error
         except BadAdapterError as error:
-            raise ApiError(500, f"Call to add_lora method failed: {error}", "InternalServerError") from error
+            raise failed(str(error).replace(path, "<path>")) from error
         self.loaded[name] = path
         return f"Success: LoRA adapter '{name}' added successfully."
 
@@ -64,7 +64,7 @@ class Adapters:
         try:
             config = json.loads((Path(path) / "adapter_config.json").read_bytes())
         except FileNotFoundError:
-            raise NoAdapterError(f"Loading lora {name} failed: No adapter found for {path}") from None
+            raise NoAdapterError(f"Loading lora {name} failed: No adapter found for <path>") from None
         except ValueError as error:
             raise BadAdapterError(str(error)) from None
         missing = {"r", "lora_alpha", "target_modules"} - set(config)
@@ -79,6 +79,12 @@ class Adapters:
         if faults:
             raise BadAdapterError(" ".join(faults))
         read_weights(path)
+
+
+def failed(reason: str) -> ApiError:
+    """500 for what the engine core could not load."""
+    told = f"Worker failed with error '{reason}', please check the stack trace above for the root cause"
+    return ApiError(500, f"Call to add_lora method failed: {told}", "InternalServerError")
 
 
 def wrong(message: str) -> ApiError:

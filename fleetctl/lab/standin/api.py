@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from . import VERSION, log, text
+from .adapters import failed
 from .answer import Answer
 from .asked import read_request
 from .engine import Engine
@@ -145,7 +146,7 @@ class Api:
             if name not in body:
                 raise invalid("missing", f"body.{name}", "Field required", body)
         if self.engine.control.now().lora_fails:
-            raise ApiError(500, "Call to add_lora method failed: out of memory", "InternalServerError")
+            raise failed("out of memory")
         said = self.engine.adapters.load(body["lora_name"], body["lora_path"], bool(body.get("load_inplace")))
         log.info("serving.py:249", f"Loaded new LoRA adapter: name '{body['lora_name']}', path '{body['lora_path']}'")
         return Response(200, said.encode())
