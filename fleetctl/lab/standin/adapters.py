@@ -60,7 +60,7 @@ class Adapters:
     def read(self, name: str, path: str) -> None:
         """Raise BadAdapterError where the engine core would not load it."""
         if not self.enabled:
-            raise BadAdapterError("LoRA is not enabled.")
+            raise BadAdapterError("LoRA is not enabled. Use --enable-lora to enable LoRA.")
         try:
             config = json.loads((Path(path) / "adapter_config.json").read_bytes())
         except FileNotFoundError:

@@ -92,7 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         for word in words.split():
             spellings = word.split("=")
             choices = flags.CHOICES.get(spellings[0])
-            more: dict[str, Any] = {"choices": choices.split()} if choices else {}
+            more: dict[str, Any] = {"choices": list(map(options.get("type", str), choices.split()))} if choices else {}
             parser.add_argument(*spellings, **options, **more)
     return parser
 
