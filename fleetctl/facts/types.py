@@ -6,21 +6,10 @@ import hashlib
 import time
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from fleetctl.facts.adapters import AdaptersFacts
+from fleetctl.facts.seen import Seen as Seen  # told here too, with what is made of it
+from fleetctl.facts.seen import first_fault as first_fault
 from fleetctl.render.release import Release
-
-
-class Seen(BaseModel):
-    """Base of facts: unknown keys are ignored, so that a newer box program does not break an older client."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first thing that an answer lacks or has wrong, as ``FIELD: WHAT``."""
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 class UnitFacts(Seen):
@@ -232,32 +221,6 @@ class ScoreFacts(Seen):
     at: float
     engine: str = ""
     categories: dict[str, float] = {}
-
-
-class AdapterFacts(Seen):
-    """A LoRA adapter that a box keeps; ``files`` has bytes and SHA-256 of each. ``at`` is in epoch seconds."""
-
-    digest: str
-    files: dict[str, tuple[int, str]]
-    rank: int
-    by: str = ""
-    at: float = 0.0
-
-    @property
-    def size(self) -> int:
-        """Bytes of its files."""
-        return sum(size for size, _ in self.files.values())
-
-
-class AdaptersFacts(Seen):
-    """The adapters of a box by model and name. Of two boxes the one with the higher ``serial`` is right.
-
-    ``broken`` has those that are not whole there, as ``MODEL/NAME`` (or ``index``), and why.
-    """
-
-    serial: int = 0
-    adapters: dict[str, dict[str, AdapterFacts]] = {}
-    broken: dict[str, str] = {}
 
 
 class Drained(Seen):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleetctl.facts.types import AdapterFacts, AdaptersFacts, Observed
+from fleetctl.facts.adapters import AdapterFacts, AdaptersFacts
+from fleetctl.facts.types import Observed
 from fleetctl.plan.types import PlannedStep, Stage
 from fleetctl.render.release import Engine, Release
 
@@ -189,6 +190,15 @@ class _Steps:
         """What is added from here on waits for what was added so far."""
         self._before = tuple(self._layer) or self._before
         self._layer = []
+
+
+def engines_asked(live: Release, box: str) -> list[dict[str, Any]]:
+    """Engines with their head on a box that take adapters, as the box is asked about them."""
+    return [
+        {"unit": engine.head.unit, "address": engine.address, "port": engine.port}
+        for engine in live.engines
+        if engine.head.box == box and engine.max_lora_rank is not None
+    ]
 
 
 def taken_names(live: Release, served: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from fleetctl.checkpoint.sent import Sent
 from fleetctl.checkpoint.source import read_files
 from fleetctl.engine.runtimes.vllm import served_names
 from fleetctl.errors import RefusedError, SpecError
-from fleetctl.facts.types import AdaptersFacts
+from fleetctl.facts.adapters import AdaptersFacts
 from fleetctl.plan.adapters import PUSH, REMOVE, NewAdapter, newest, push_steps, remove_steps, taken_names
 from fleetctl.plan.types import Plan
 from fleetctl.remote.errors import OpFailed

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from fleetctl.facts.adapters import AdapterFacts, AdaptersFacts, LoadedTold
 from fleetctl.facts.gather import gather, questions
-from fleetctl.facts.types import AdapterFacts, AdaptersFacts, Seen, lead_of
-from fleetctl.plan.adapters import behind, newest
+from fleetctl.facts.types import lead_of
+from fleetctl.plan.adapters import behind, engines_asked, newest
 from fleetctl.render.release import Release
 from fleetctl.run.subject import Subject
 
 LIMIT = 60.0  # seconds that a box has for its answer
-
-
-class LoadedTold(Seen):
-    """``loaded``: unit → name → folder (None: its engine does not answer); ``changed``: files that are not as sent."""
-
-    loaded: dict[str, dict[str, str] | None]
-    changed: dict[str, str] = {}
 
 
 @dataclass
@@ -28,15 +21,6 @@ class AdaptersSeen:
     adapters: dict[str, dict[str, AdapterFacts]]
     engines: dict[str, tuple[str, list[str] | None]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-
-
-def engines_asked(live: Release, box: str) -> list[dict[str, Any]]:
-    """Engines with their head on a box that take adapters, as the box is asked about them."""
-    return [
-        {"unit": engine.head.unit, "address": engine.address, "port": engine.port}
-        for engine in live.engines
-        if engine.head.box == box and engine.max_lora_rank is not None
-    ]
 
 
 def adapters_seen(subject: Subject) -> AdaptersSeen:

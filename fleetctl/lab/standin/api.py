@@ -195,7 +195,7 @@ class Api:
         served = self.engine.args.served_model_name
         model = body.get("model") or served[0]
         if model not in served:
-            raise unknown_model(str(model))
+            raise unknown_model(str(model), served)
         given = body.get("input")
         inputs = [item for item in (given if isinstance(given, list) else [given]) if isinstance(item, str)]
         if not inputs or (isinstance(given, list) and len(inputs) < len(given)):

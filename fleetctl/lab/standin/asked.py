@@ -97,7 +97,7 @@ def read_request(body: dict[str, Any], engine: Engine, chat: bool, context: int)
     served = [*engine.args.served_model_name, *engine.adapters.loaded]
     model = want(body, "model", str, served[0])
     if model not in served:
-        raise unknown_model(model)
+        raise unknown_model(model, engine.args.served_model_name)
     if want(body, "n", int, 1) != 1:
         raise bad_request("the stand-in engine makes one answer per request", "n", body["n"])
     tool = fixed = None
