@@ -20,7 +20,7 @@ from fleetctl.spec.fleet import Box
 
 USER = "loras"
 NEW_USER = f"id {USER} >/dev/null 2>&1 || useradd --create-home --shell /bin/sh {USER}"
-INSTALL = f"""
+INSTALL = f"""set -e
 install -o root -g root -m 755 /root/role/fleetctl-loras /usr/local/sbin/fleetctl-loras
 install -o root -g root -m 440 /root/role/sudoers /etc/sudoers.d/fleetctl-loras
 visudo -c >/dev/null
