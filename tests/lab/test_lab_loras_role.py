@@ -48,7 +48,11 @@ class Engineer:
             fleet.moving.sh(box, NEW_USER)
             fleet.moving.sh(box, INSTALL)
         self.config = folder / "ssh_config"
-        self.config.write_text(f"Host *\n  IdentityFile {self.key}\n  IdentitiesOnly yes\n")
+        known = folder / "known_hosts"
+        known.touch()
+        self.config.write_text(
+            f"Host *\n  IdentityFile {self.key}\n  IdentitiesOnly yes\n  UserKnownHostsFile {known}\n"
+        )
 
     def run(self, *words: str) -> Ran:
         """``fleetctl lora WORDS`` as he runs it."""
@@ -59,7 +63,7 @@ class Engineer:
     def ssh(self, *command: str, text: str = "") -> subprocess.CompletedProcess[str]:
         """Plain ssh to a box, with or without a command."""
         address = self.fleet.moving.lab.box("box1").address
-        argv = ["ssh", "-F", str(self.config), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        argv = ["ssh", "-F", str(self.config), "-o", "StrictHostKeyChecking=no"]
         argv += ["-o", "LogLevel=ERROR", f"{USER}@{address}", *command]
         return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60, check=False)
 

@@ -68,7 +68,7 @@ BROKEN = [
         "100.0 GiB - reserve 20.0 GiB = 80.0 GiB",
     ),
     # adapters
-    (CONTEXT, f"{CONTEXT}    loras: {{}}\n    arguments: [--enable-lora]\n", "models.qwen.arguments[0]", "loras: of the"),
+    (CONTEXT, f"{CONTEXT}    loras: {{}}\n    arguments: [--enable-lora]\n", "models.qwen.arguments[0]", "loras: of"),
     (
         CONTEXT,
         f"{CONTEXT}    loras: {{}}\n    arguments: [--max-lora-rank=32]\n",
