@@ -19,7 +19,7 @@ from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
 from fleetctl.facts.types import lead_of, unfinished
-from fleetctl.plan.types import ASIDE, WEIGHTS, Plan
+from fleetctl.plan.types import ASIDE, LORAS, WEIGHTS, Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
 from fleetctl.run.fill import Filler
@@ -333,6 +333,10 @@ class Mover:
             return
         if plan.operation in ASIDE:
             out.print(f"[bold green]done[/]: {escape(title(plan))}")
+            return
+        if plan.operation in LORAS:
+            names = {one["name"] for step in plan.steps for one in step.params.get("items") or ()}
+            out.print(f"[bold green]done[/]: {plan.operation} of {', '.join(sorted(names))}")
             return
         goal = plan.to_layout or "the state before fleetctl"
         out.print(f"[bold green]done[/]: the fleet is in {goal}", end="")

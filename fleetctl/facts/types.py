@@ -7,21 +7,11 @@ import re
 import time
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from fleetctl.facts.adapters import AdaptersFacts
+from fleetctl.facts.seen import Seen as Seen  # told here too, with what is made of it
+from fleetctl.facts.seen import first_fault as first_fault
+from fleetctl.plan.types import ASIDE, LORAS
 from fleetctl.render.release import Release
-
-
-class Seen(BaseModel):
-    """Base of facts: unknown keys are ignored, so that a newer box program does not break an older client."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first thing that an answer lacks or has wrong, as ``FIELD: WHAT``."""
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 class UnitFacts(Seen):
@@ -221,7 +211,9 @@ class MoveFacts(Seen):
             return "fleetctl doctor --fix"
         if self.operation == "weights repair":
             return "fleetctl weights verify MODEL --repair"
-        if self.operation.startswith(("weights ", "images ")):
+        if self.operation in LORAS:
+            return f"the same `fleetctl {self.operation}`"
+        if self.operation in ASIDE:
             return f"fleetctl {self.operation} MODEL"
         more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
         return f"fleetctl {self.operation}{more.get(self.operation, '')}"
@@ -231,7 +223,8 @@ class MoveFacts(Seen):
         """What can be done when it was cut off, in words."""
         if self.operation in MEASURES:
             return f"`{self.undo}` brings the engine back as it was"
-        return f"`{self.finish}` finishes it, `{self.undo}` undoes it"
+        finish = self.finish if "`" in self.finish else f"`{self.finish}`"
+        return f"{finish} finishes it, `{self.undo}` undoes it"
 
     @property
     def undo(self) -> str:
@@ -292,6 +285,7 @@ class BoxFacts(Seen):
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
     scores: dict[str, ScoreFacts] = {}
+    adapters: AdaptersFacts = AdaptersFacts()
     lock: Lock | None = None
     moving: str | None = None
     guard_out: dict[str, str] = {}

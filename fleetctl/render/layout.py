@@ -138,6 +138,7 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         weights=model.weights,
         revision=model.revision,
         hub=_hub_environment(fleet, layout, name),
+        max_lora_rank=model.loras.max_lora_rank if model.loras else None,
         image=(launch.engine, launch.image) if isinstance(launch, Container) else None,
         image_id=launch.id if isinstance(launch, Container) else None,
         binary=binary(launch, runtime),

@@ -1,6 +1,7 @@
 """The step kinds. A step is the only thing that changes a box."""
 
 from fleetctl.steps import (
+    adapters,
     ahead,
     drained,
     engines,
@@ -26,6 +27,7 @@ from fleetctl.steps.base import KINDS
 
 __all__ = [
     "KINDS",
+    "adapters",
     "ahead",
     "drained",
     "engines",

@@ -67,6 +67,22 @@ BROKEN = [
         "layouts.replicas.qwen.copies.spark1.kv_cache_memory",
         "100.0 GiB - reserve 20.0 GiB = 80.0 GiB",
     ),
+    # adapters
+    (CONTEXT, f"{CONTEXT}    loras: {{}}\n    arguments: [--enable-lora]\n", "models.qwen.arguments[0]", "loras: of"),
+    (
+        CONTEXT,
+        f"{CONTEXT}    loras: {{}}\n    arguments: [--max-lora-rank=32]\n",
+        "models.qwen.arguments[0]",
+        "max_lora_rank: in loras:",
+    ),
+    (
+        CONTEXT,
+        f"{CONTEXT}    loras: {{}}\n    arguments: [--lora-modules, a=/x]\n",
+        "models.qwen.arguments[0]",
+        "`fleetctl lora push`",
+    ),
+    (CONTEXT, f"{CONTEXT}    loras: {{max_lora_rank: 24}}\n", "models.qwen.loras.max_lora_rank", "16"),
+    (CONTEXT, f"{CONTEXT}    loras: {{max_loras: 8, max_cpu_loras: 4}}\n", "models.qwen.loras", "which is 8"),
     # boxes
     ("link: 10.1.0.1", "link: 10.0.0.2", "boxes.spark2.address", "already the link of spark1"),
     ("address: 10.0.0.2", "address: 10.0.0.1", "boxes.spark2.address", "already the address of spark1"),
@@ -202,6 +218,8 @@ def test_a_broken_rule_is_told_once_at_its_place(old: str, new: str, path: str, 
 
 
 ALLOWED = [
+    (CONTEXT, f"{CONTEXT}    loras: {{}}\n    arguments: [--seed, '1']\n"),
+    (CONTEXT, f"{CONTEXT}    arguments: [--enable-lora, --lora-modules, a=/x]\n"),
     after(QWEN_SPLIT, ", parallel: pipeline, arguments: [-tp, '8']"),
     (PROXY, "  box: spark1\n  address: 10.9.9.9\n"),
     (PROXY, f"{BOTH}{FLOAT}"),
