@@ -30,8 +30,10 @@ from fleetctl.cli import (
     lab,
     link,
     logs,
+    lora,
     plan,
     playbook,
+    profile,
     proxy,
     render,
     restart,
@@ -131,6 +133,8 @@ app.add_typer(guard.app, name="guard")
 app.add_typer(images.app, name="images")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
+app.add_typer(lora.app, name="lora")
+app.add_typer(profile.app, name="profile")
 app.add_typer(proxy.app, name="proxy")
 app.add_typer(weights.app, name="weights")
 

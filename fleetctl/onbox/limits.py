@@ -23,19 +23,22 @@ MOVE = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]*$")
 QUIET = ("ping", "facts", "watch", "clock", "lock_beat", "unit_states")  # asked all the time; they change nothing
 
 _READ = """
-addresses builds checkpoint_files clock connects drained_read engine_processes examine_box examine_clients
-examine_engines examine_link examine_memory examine_processes examine_proxy examine_units facts firewall_before
-firewall_look fleet_text generation_read guard_status history installed journal_lines journal_read journal_taken
-link_interfaces logs memory_lines model_checksums ping proxy_figures proxy_look proxy_requests start_lines
-superseded_read superseded_states survey unit_states watch benches image_prove images_look weights_kept weights_look
+adapter_read adapters_index adapters_look addresses benches box_kind builds checkpoint_files clock connects
+drained_read engine_processes examine_box examine_clients examine_engines examine_link examine_memory
+examine_processes examine_proxy examine_units facts firewall_before firewall_look fleet_text gate_failures
+generation_read guard_status history image_prove images_look installed journal_lines journal_read
+journal_taken link_interfaces logs memory_left memory_lines model_checksums model_kind ping proxy_figures
+proxy_look proxy_requests start_lines superseded_read superseded_states survey tunings unit_states watch
+weights_kept weights_look
 """
 _DONE = """
-await_free await_ready bandwidth_drive bandwidth_serve claim daemon_reload drained_write end_process fetch_weights
-firewall_keep firewall_take_back generation_current generation_remove generations_prune image_pull
-journal_append journal_open lock_beat lock_release lock_take move_begin move_close move_end moves_prune proxy_await
-proxy_idle proxy_open proxy_point proxy_set read_ahead score_note supersede superseded_forget superseded_record
-bench_note claim_release image_receive image_send image_tag trial_end trial_run unit_enable unit_start unit_stop
-write_meta
+adapter_put adapter_seal adapter_sent adapters_drop adapters_load adapters_note adapters_restore
+adapters_unload await_free await_ready bandwidth_drive bandwidth_serve bench_note claim claim_release
+daemon_reload drained_write end_process fetch_weights firewall_keep firewall_take_back gate_keep
+generation_current generation_remove generations_prune image_pull image_receive image_send image_tag
+journal_append journal_open lock_beat lock_release lock_take move_begin move_close move_end moves_prune
+proxy_await proxy_idle proxy_open proxy_point proxy_set read_ahead score_note supersede superseded_forget
+superseded_record trial_end trial_run tuning_note unit_enable unit_start unit_stop write_meta
 """
 ALLOWED = frozenset(_READ.split()) | frozenset(_DONE.split())
 REFUSED = frozenset(("digest", "read", "remedy", "remove", "search_addresses"))
@@ -134,5 +137,6 @@ RULES: Dict[str, Callable[[Dict[str, Any]], bool]] = {
     "firewall_restore": lambda args: "include" not in args.get("script", ""),
     "program_help": _asks_for_help,
     "container_try": lambda args: os.path.basename((args.get("words") or [""])[0]) in ("docker", "podman"),
+    "adapters_tell": lambda args: args.get("path", "").startswith("/run/fleetctl-proxy/"),
     "drop_page_cache": lambda args: "drop" not in args,
 }

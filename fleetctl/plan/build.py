@@ -17,7 +17,7 @@ from fleetctl.plan.gap import gap_of
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
-from fleetctl.plan.tool_scores import unknown_scores
+from fleetctl.plan.scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
 from fleetctl.plan.types import IN_PLACE, FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
@@ -245,6 +245,8 @@ def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
         return Gap(expected=0.0, why="another copy serves meanwhile")
     if any(stage.one_at_a_time for stage in playbook.stages):
         return Gap(expected=0.0, why="one copy at a time, while another serves")
+    if difference.measuring is not None:
+        return Gap(expected=None, why=f"as long as {difference.measuring.starts + 1} starts and loads take: {why_held}")
     if difference.trial is not None:
         return Gap(expected=None, why=f"as long as two starts take: {why_held}")
     gap = _gap_of_all(difference, move.observed)

@@ -25,6 +25,7 @@ Listener = Callable[[Record], None]
 WAITS = (
     "await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead", "trial_run",
     "weights_prove", "weights_begin", "weights_serve", "weights_receive", "image_send", "image_receive",
+    "adapters_load",
 )  # fmt: skip
 """Ops that only wait, or fetch what nothing rests on: cut short when the move is going to be undone anyway."""
 
@@ -55,7 +56,7 @@ class Execution:
         self._boots = dict(reach.boots)
         self._listen = listen
         self._control = control
-        self._context = Context(plan, reach.boxes, fill, self._progress)
+        self._context = Context(plan, reach.boxes, fill, self._progress, control.stop.is_set)
         self._steps = {step.id: step for step in plan.steps}
         self._patience = RECONNECT
         self._stopping = False

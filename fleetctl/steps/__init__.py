@@ -1,6 +1,7 @@
 """The step kinds. A step is the only thing that changes a box."""
 
 from fleetctl.steps import (
+    adapters,
     ahead,
     drained,
     engines,
@@ -11,6 +12,7 @@ from fleetctl.steps import (
     guard,
     images,
     imagesend,
+    measuring,
     mend,
     pagecache,
     prepare,
@@ -26,6 +28,7 @@ from fleetctl.steps.base import KINDS
 
 __all__ = [
     "KINDS",
+    "adapters",
     "ahead",
     "drained",
     "engines",
@@ -36,6 +39,7 @@ __all__ = [
     "guard",
     "images",
     "imagesend",
+    "measuring",
     "mend",
     "pagecache",
     "prepare",
