@@ -5,28 +5,40 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Via, Yes
 from fleetctl.cli.output import say
+from fleetctl.cli.shortened import Shortened
 
 if TYPE_CHECKING:
     from fleetctl.bench.endpoint import Endpoint
     from fleetctl.bench.mix import Mix
+    from fleetctl.run.benching import Standing
+    from fleetctl.run.subject import Subject as FleetSubject
 
 
-class LoadOrCommand(TyperGroup):
-    """``bench MODEL`` is short for ``bench load MODEL``: what is no command is a model, an engine or an option."""
+class UnderTest(NamedTuple):
+    """What is measured, its name and the model to ask it for (None: the first that it serves).
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = bool(args) and (args[0] in self.commands or args[0] in ("--help", "-h"))
-        return super().parse_args(ctx, args if own else ["load", *args])
+    ``subject`` and ``standing`` are there where it is the live layout as a whole.
+    """
+
+    endpoint: Endpoint
+    what: str
+    served_as: str | None = None
+    subject: FleetSubject | None = None
+    standing: Standing | None = None
 
 
-app = typer.Typer(cls=LoadOrCommand, help="Send load to an engine and measure what comes back.")
+class _Load(Shortened):
+    usual = "load"
+
+
+app = typer.Typer(cls=_Load, help="Send load to an engine and measure what comes back.")
 
 MixName = Annotated[
     str, typer.Option("--mix", metavar="NAME|FILE", help="What requests are like: chat, agent, email, embeddings.")
@@ -42,7 +54,12 @@ SharedPrefix = Annotated[
     int | None, typer.Option("--shared-prefix", min=0, help="Tokens that all prompts begin with; default: the mix's.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Lengths and arrivals are the same for the same number.")]
-Subject = Annotated[str | None, typer.Argument(metavar="[MODEL|ENGINE]", help="A model, engine or box of the fleet.")]
+Subject = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL|ENGINE]", help="A model, engine or box of the fleet.", autocompletion=completing.subjects
+    ),
+]
 
 
 @app.command("load")
@@ -105,11 +122,11 @@ def bench(
     recording = read_recording(replay) if replay else None
     kind = mix_of(mix, shared_prefix)
     ways: dict[str, Any] = {"fleet": fleet, "via": via, "accept_new": accept_new, "ssh_config": ssh_config}
-    with endpoint_of(name, against, api_key_env, proxy=proxy, yes=yes, json=json, **ways) as (endpoint, what, served):
+    with endpoint_of(name, against, api_key_env, proxy=proxy, yes=yes, json=json, **ways) as tested:
         under_test = Bench(
-            endpoint,
+            tested.endpoint,
             kind,
-            model=model or served,
+            model=model or tested.served_as,
             seed=seed,
             timeout=time_of("--timeout", timeout, least=0.1),
             stream=not whole,
@@ -124,8 +141,20 @@ def bench(
             measured = under_test.open(rate, warm_up=before, duration=seconds, target=goal)
         else:
             measured = under_test.closed(concurrency or 8, warm_up=before, duration=seconds, target=goal)
+        if tested.standing is not None and tested.subject is not None:
+            from fleetctl.run.layout_load import keep_load
+
+            load: dict[str, Any] = {"seed": seed, "stream": not whole, "rate": rate}
+            load |= {"recording": recording, "faster": faster}
+            load |= {"clients": concurrency or 8 if rate is None and recording is None else None}
+            asked = (kind, under_test.met.dialect.model)
+            kept = keep_load(tested.subject, tested.standing, *asked, load, measured.summary, goal, before)
+            say(kept, as_json=json)
     told = event(
-        measured, what=what, mix=kind.name if recording is None else str(replay), model=under_test.met.dialect.model
+        measured,
+        what=tested.what,
+        mix=kind.name if recording is None else str(replay),
+        model=under_test.met.dialect.model,
     )
     if json:
         emit("bench", **told)
@@ -139,7 +168,10 @@ def bench(
 def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
     since: Annotated[str, typer.Option("--since", metavar="PERIOD", help="How far back: 1h, 90m, 1d.")] = "1h",
-    model: Annotated[str | None, typer.Option("--model", help="Only requests of this model of the fleet.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Only requests of this model of the fleet.", autocompletion=completing.models),
+    ] = None,
     fleet: FleetFile = DEFAULT_FLEET,
     via: Via = None,
     json: Json = False,
@@ -214,11 +246,8 @@ def endpoint_of(
     via: str | None,
     accept_new: bool,
     ssh_config: Path | None,
-) -> Iterator[tuple[Endpoint, str, str | None]]:
-    """What is to be measured, its name, and the model to ask it for (None: the first that it serves).
-
-    An engine that serves is loaded only when the operator agrees.
-    """
+) -> Iterator[UnderTest]:
+    """What is to be measured. An engine that serves is loaded only when the operator agrees."""
     from dataclasses import replace
 
     from fleetctl.errors import SpecError
@@ -229,7 +258,7 @@ def endpoint_of(
         if name is not None or proxy:
             raise SpecError("--against names the endpoint: no model or engine of the fleet, and no --through-proxy")
         endpoint = parse_endpoint(against, key_of(api_key_env))
-        yield endpoint, endpoint.url, None
+        yield UnderTest(endpoint, endpoint.url)
         return
     from fleetctl.cli.session import open_fleet
     from fleetctl.run.benching import reached, standing, through_proxy
@@ -240,7 +269,7 @@ def endpoint_of(
         if proxy:
             way = through_proxy(subject, found)
             say(way.told, as_json=json)
-            yield way.endpoint, "proxy", found.engines[0].served_as[0]
+            yield UnderTest(way.endpoint, "proxy", found.engines[0].served_as[0], subject, found)
             return
         if len(found.engines) > 1:
             names = ", ".join(engine.id for engine in found.engines)
@@ -248,7 +277,7 @@ def endpoint_of(
         with reached(subject, found.engines[0]) as way:
             say(f"{found.engines[0].id}, {way.told}", as_json=json)
             endpoint = replace(way.endpoint, api_key=key_of(api_key_env))
-            yield endpoint, found.engines[0].id, found.engines[0].served_as[0]
+            yield UnderTest(endpoint, found.engines[0].id, found.engines[0].served_as[0])
 
 
 def agree(serving: list[str], *, yes: bool) -> None:

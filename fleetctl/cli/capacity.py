@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Yes
+from fleetctl.cli.shortened import Shortened
 
 _USUAL_CONTEXT = 32_768
 """Tokens, where neither the command nor the model says."""
 
 
-class ModelOrCommand(TyperGroup):
-    """``capacity MODEL`` is short for ``capacity model MODEL``: what is no command is a model."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args if args and args[0] in self.commands else ["model", *args])
+class _Model(Shortened):
+    usual = "model"
 
 
-app = typer.Typer(cls=ModelOrCommand, help="What a model takes of a box's memory, and what engines measured of it.")
+app = typer.Typer(cls=_Model, help="What a model takes of a box's memory, and what engines measured of it.")
 
 
 @app.command("model")
@@ -129,8 +127,13 @@ def _size(option: str, text: str) -> int:
 
 @app.command()
 def calibrate(
-    box: Annotated[str, typer.Argument(metavar="BOX", help="A box with an engine of the model.")],
-    model: Annotated[str | None, typer.Option("--model", help="Which one, where several run there.")] = None,
+    box: Annotated[
+        str, typer.Argument(metavar="BOX", help="A box with an engine of the model.", autocompletion=completing.boxes)
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Which one, where several run there.", autocompletion=completing.models),
+    ] = None,
     running: Annotated[
         bool, typer.Option("--running", help="Only read what the running engine logged; no box is changed.")
     ] = False,

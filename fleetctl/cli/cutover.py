@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import (
     DEFAULT_FLEET,
     AcceptNew,
@@ -21,7 +22,9 @@ from fleetctl.cli.options import (
 
 
 def cutover(
-    to: Annotated[str | None, typer.Option("--to", help="Layout to move to.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="LAYOUT", help="Layout to move to.", autocompletion=completing.layouts)
+    ] = None,
     fleet: FleetFile = DEFAULT_FLEET,
     plan: Annotated[Path | None, typer.Option("--plan", help="Execute a plan saved by `fleetctl plan --out`.")] = None,
     playbook: PlaybookFile = None,

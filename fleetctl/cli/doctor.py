@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Via, Yes
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def doctor(
-    boxes: Annotated[list[str] | None, typer.Argument(metavar="[BOX]…", help="Boxes to look at; default: all.")] = None,
+    boxes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[BOX]…", help="Boxes to look at; default: all.", autocompletion=completing.boxes),
+    ] = None,
     checksums: Annotated[
         bool, typer.Option("--checksums", help="Compare every byte of the models' files too: takes minutes.")
     ] = False,
@@ -203,7 +207,9 @@ def _show(finding: Finding) -> None:
 
 
 def explain(
-    code: Annotated[str, typer.Argument(metavar="CODE", help="The code of a finding, such as U01.")],
+    code: Annotated[
+        str, typer.Argument(metavar="CODE", help="The code of a finding, such as U01.", autocompletion=completing.codes)
+    ],
     json: Json = False,
     debug: Debug = False,
 ) -> None:

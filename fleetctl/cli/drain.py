@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import (
     DEFAULT_FLEET,
     AcceptNew,
@@ -17,7 +18,7 @@ from fleetctl.cli.options import (
     Yes,
 )
 
-BoxName = Annotated[str, typer.Argument(metavar="BOX", help="A box of the fleet.")]
+BoxName = Annotated[str, typer.Argument(metavar="BOX", help="A box of the fleet.", autocompletion=completing.boxes)]
 
 
 def drain(

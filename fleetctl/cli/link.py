@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Via
 
 app = typer.Typer(no_args_is_help=True, help="Measure the network between the boxes.")
@@ -19,7 +20,8 @@ def _group() -> None:
 @app.command()
 def test(
     boxes: Annotated[
-        list[str] | None, typer.Argument(metavar="[BOX]…", help="Two boxes or more; default: all.")
+        list[str] | None,
+        typer.Argument(metavar="[BOX]…", help="Two boxes or more; default: all.", autocompletion=completing.boxes),
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=0.2, max=30, help="Seconds of each flow.")] = 3.0,
     streams: Annotated[int, typer.Option("--streams", min=1, max=16, help="Streams of the flow with several.")] = 4,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, Json, SshConfig, Via
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ HEALTH_CHECKS = r'"(GET|HEAD) /(health|ping|metrics|v1/models)[^"]*" 200\b'
 def logs(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[BOX|MODEL|ENGINE|UNIT]…", help="Whose logs; default: all engines of the live layout."),
+        typer.Argument(
+            metavar="[BOX|MODEL|ENGINE|UNIT]…",
+            help="Whose logs; default: all engines of the live layout.",
+            autocompletion=completing.subjects,
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written from now on.")] = False,
     lines: Annotated[

@@ -16,6 +16,7 @@ from fleetctl.cli import (
     bench,
     capacity,
     clients,
+    compare,
     cutover,
     doctor,
     drain,
@@ -23,12 +24,16 @@ from fleetctl.cli import (
     exporter,
     guard,
     history,
+    images,
+    importing,
     init,
     lab,
     link,
     logs,
     lora,
     plan,
+    playbook,
+    profile,
     proxy,
     render,
     restart,
@@ -37,7 +42,9 @@ from fleetctl.cli import (
     status,
     top,
     tune,
+    upgrade,
     web,
+    weights,
 )
 
 NO_READER = 141  # as a shell tells SIGPIPE
@@ -92,11 +99,13 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("import")(importing.import_file)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)
 app.command("plan")(plan.plan)
 app.command("cutover")(cutover.cutover)
 app.command("apply")(apply.apply)
+app.command("upgrade")(upgrade.upgrade)
 app.command("restart")(restart.restart)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
@@ -109,16 +118,21 @@ app.command("web")(web.web)
 app.command("clients")(clients.clients)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(doctor.explain)
+app.command("playbook")(playbook.playbook)
 app.command("exporter")(exporter.exporter)
 app.command("tune")(tune.tune)
+app.command("compare")(compare.compare)
 app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
+app.add_typer(images.app, name="images")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
 app.add_typer(lora.app, name="lora")
+app.add_typer(profile.app, name="profile")
 app.add_typer(proxy.app, name="proxy")
+app.add_typer(weights.app, name="weights")
 
 
 def _mend_streams() -> None:

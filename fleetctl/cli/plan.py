@@ -7,12 +7,19 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, PlaybookFile, SshConfig
 
 
 def plan(
     to: Annotated[
-        str | None, typer.Option("--to", help="Layout to move to; default: the live one, as it is now.")
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="LAYOUT",
+            help="Layout to move to; default: the live one, as it is now.",
+            autocompletion=completing.layouts,
+        ),
     ] = None,
     fleet: FleetFile = DEFAULT_FLEET,
     playbook: PlaybookFile = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import (
     DEFAULT_FLEET,
     AcceptNew,
@@ -20,7 +21,12 @@ from fleetctl.cli.options import (
 
 def restart(
     name: Annotated[
-        str | None, typer.Argument(metavar="[BOX|MODEL]", help="Engines of a box or model; default: all of the layout.")
+        str | None,
+        typer.Argument(
+            metavar="[BOX|MODEL]",
+            help="Engines of a box or model; default: all of the layout.",
+            autocompletion=completing.subjects,
+        ),
     ] = None,
     fleet: FleetFile = DEFAULT_FLEET,
     yes: Yes = False,

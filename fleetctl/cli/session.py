@@ -65,7 +65,7 @@ def open_fleet(
         return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config)
 
     with boxes:
-        yield Subject(fleet, text, boxes, unreachable, again)
+        yield Subject(fleet, text, boxes, unreachable, again, path if via is None else None)
 
 
 def _as_user(fleet: Fleet, user: str) -> Fleet:

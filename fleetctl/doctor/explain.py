@@ -34,19 +34,23 @@ This page is made from the kinds of findings.
 """
 
 
-def explained(code: str) -> Kind:
-    """The kind of a code, of doctor or of ``proxy lint``. Raises SpecError, with the nearest code, for any other."""
+def known() -> dict[str, Kind]:
+    """Code → kind, of doctor and of ``proxy lint``."""
     from fleetctl.proxy.lint.rules_haproxy import RULES as HAPROXY
     from fleetctl.proxy.lint.rules_nginx import RULES as NGINX
 
-    known = kinds()
-    known |= {rule.code: _of_lint(rule) for rule in HAPROXY} | {rule.code: _of_lint(rule) for rule in NGINX}
+    return kinds() | {rule.code: _of_lint(rule) for rule in HAPROXY} | {rule.code: _of_lint(rule) for rule in NGINX}
+
+
+def explained(code: str) -> Kind:
+    """The kind of a code, of doctor or of ``proxy lint``. Raises SpecError, with the nearest code, for any other."""
+    every = known()
     wanted = code.strip().upper()
-    if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.3)
+    if wanted not in every:
+        near = difflib.get_close_matches(wanted, every, n=3, cutoff=0.3)
         like = f"near it: {', '.join(near)}; " if near else ""
         raise SpecError(f"there is no finding {code}", hint=f"{like}docs/doctor.md and docs/proxy-lint.md have all")
-    return known[wanted]
+    return every[wanted]
 
 
 def _of_lint(rule: Rule[Any]) -> Kind:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from typing import Any
 
 from fleetctl.facts.adapters import AdaptersFacts
 from fleetctl.facts.seen import Seen as Seen  # told here too, with what is made of it
 from fleetctl.facts.seen import first_fault as first_fault
+from fleetctl.plan.types import ASIDE, LORAS
 from fleetctl.render.release import Release
 
 
@@ -55,11 +57,20 @@ class ProcessFacts(Seen):
 
 
 class PathFacts(Seen):
-    """A program or a weights folder."""
+    """A program or a weights folder. ``proven``: checksums say what is in it, and it was not touched since."""
 
     kind: str
     size: int = 0
     executable: bool = False
+    proven: bool | None = None
+
+
+class ImageFacts(Seen):
+    """A container image as a box has it; ``id`` is empty where it has none. ``problem``: why that cannot be told."""
+
+    id: str = ""
+    size: int = 0
+    problem: str = ""
 
 
 class Mention(Seen):
@@ -167,6 +178,10 @@ class Lock(Seen):
         return f"{self.who} on {self.host} (pid {self.pid}) runs `{self.command}`, since {self.age:.0f} s"
 
 
+MEASURES = ("calibrate", "tune")
+"""Operations that measure an engine: one that was cut off is only taken back."""
+
+
 class MoveFacts(Seen):
     """A move that this box has the journal of. ``end`` is None while it is unfinished.
 
@@ -188,20 +203,25 @@ class MoveFacts(Seen):
     @property
     def finish(self) -> str:
         """The command that finishes it when it was cut off; one that measured an engine is only taken back."""
-        if self.operation == "calibrate":
+        if self.operation in MEASURES:
             return self.undo
         if self.operation == "cutover":
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":
             return "fleetctl doctor --fix"
-        if self.operation in ("lora push", "lora remove"):
+        if self.operation == "weights repair":
+            return "fleetctl weights verify MODEL --repair"
+        if self.operation in LORAS:
             return f"the same `fleetctl {self.operation}`"
-        return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
+        if self.operation in ASIDE:
+            return f"fleetctl {self.operation} MODEL"
+        more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
+        return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property
     def ways(self) -> str:
         """What can be done when it was cut off, in words."""
-        if self.operation == "calibrate":
+        if self.operation in MEASURES:
             return f"`{self.undo}` brings the engine back as it was"
         finish = self.finish if "`" in self.finish else f"`{self.finish}`"
         return f"{finish} finishes it, `{self.undo}` undoes it"
@@ -210,6 +230,11 @@ class MoveFacts(Seen):
     def undo(self) -> str:
         """The command that takes it back when it was cut off."""
         return "fleetctl rollback --undo" if self.operation == "rollback" else "fleetctl rollback"
+
+
+def suite_name(key: str) -> str:
+    """A suite as people read it: a file of tasks without the digest of its text."""
+    return re.sub(r"@[0-9a-f]{12}$", "", key)
 
 
 class ScoreFacts(Seen):
@@ -248,6 +273,7 @@ class BoxFacts(Seen):
     processes: tuple[ProcessFacts, ...] = ()
     mentions: tuple[Mention, ...] = ()
     paths: dict[str, PathFacts] = {}
+    images: dict[str, ImageFacts] = {}
     ports: dict[int, ProcessFacts] = {}
     proxy: ProxyFacts | None = None
     generation: int | None = None
@@ -280,7 +306,8 @@ class BoxFacts(Seen):
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
         firewall = self.firewall and (self.firewall.mark, self.firewall.intact, self.firewall.tried)
-        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall)
+        images = (sorted((name, one.id) for name, one in self.images.items()),) if self.images else ()
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall, *images)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -165,13 +165,21 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
         time.sleep(0.05)
     if again and read_claim().get("token") not in (token, None):
         raise NotHolderError("%s took the fleet over meanwhile" % read_claim().get("who"))
+    stream.truncate(0)
+    stream.write(json.dumps({"token": token, "pid": os.getpid(), "who": who}))
+    stream.flush()
     if not _claimed:
-        stream.truncate(0)
-        stream.write(json.dumps({"token": token, "pid": os.getpid(), "who": who}))
-        stream.flush()
         _claimed.append(stream)
         _stop_the_guard(call)
     return {"boot": boot_of()}
+
+
+@op("claim_release")
+def claim_release(call: Call) -> Dict[str, Any]:
+    """Act for nobody any more, and go on being there: the guard may act, and others may move the fleet."""
+    while _claimed:
+        _claimed.pop().close()
+    return {}
 
 
 def _stop_the_guard(call: Call) -> None:

@@ -8,23 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 from fleetctl.errors import RefusedError
-from fleetctl.facts.took import last_loads, last_stops
 from fleetctl.facts.types import Observed
 from fleetctl.plan.ahead import why_not_read_ahead
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.draft import Draft, Move
 from fleetctl.plan.expand import CHANGES, STEPS, place
+from fleetctl.plan.gap import gap_of
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
-from fleetctl.plan.tool_scores import unknown_scores
+from fleetctl.plan.scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
-from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
+from fleetctl.plan.types import IN_PLACE, FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
-from fleetctl.spec.units import gib, seconds
-
-BETWEEN = 1.0
-"""Seconds of a gap that are neither stop nor load: memory seen to be free, files, gates. 0.7 to 1.2 s were measured."""
+from fleetctl.spec.units import gib
 
 
 def build_plan(
@@ -63,12 +60,15 @@ def build_plan(
     if difference is None:
         difference = compare(source, target, observed, generation, anew, back=back)
     others = rest_of_boxes(target, observed, difference) if difference.boxes else Rest()
-    # The way back, and an engine that starts again as it was, are not closed by what has grown meanwhile.
-    grown = others.refusals if operation in ("cutover", "apply") else []
-    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back)
+    # The way back, and an engine that starts again as it was, are not closed by what has changed meanwhile.
+    lenient = operation not in ("cutover", *IN_PLACE)
+    grown = [] if lenient else others.refusals
+    move_ = Move(
+        source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back, lenient=lenient
+    )
     steps: tuple[PlannedStep, ...] = ()
     if not difference.nothing():
-        _refuse([*refusals(source, target, observed, difference), *grown])
+        _refuse([*refusals(source, target, observed, difference, lenient=lenient), *grown])
         _refuse(_left_undone(playbook, move_))
         steps = _steps(playbook, move_)
     return Plan(
@@ -93,7 +93,7 @@ def build_plan(
         gap=_gap(move_, playbook, why_held),
         others=others.lines,
         warnings=(
-            *warnings(source, target, observed, difference),
+            *warnings(source, target, observed, difference, lenient=lenient),
             *_doubts(sizings),
             *unknown_scores(move_),
             *_peaks(sizings),
@@ -245,6 +245,8 @@ def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
         return Gap(expected=0.0, why="another copy serves meanwhile")
     if any(stage.one_at_a_time for stage in playbook.stages):
         return Gap(expected=0.0, why="one copy at a time, while another serves")
+    if difference.measuring is not None:
+        return Gap(expected=None, why=f"as long as {difference.measuring.starts + 1} starts and loads take: {why_held}")
     if difference.trial is not None:
         return Gap(expected=None, why=f"as long as two starts take: {why_held}")
     gap = _gap_of_all(difference, move.observed)
@@ -264,23 +266,5 @@ def _gap_of_all(difference: Difference, observed: Observed) -> Gap:
     stopping = any(box.stop or box.supersede for box in difference.boxes.values())
     if not stopping:
         return Gap(expected=None, why="no engine of the fleet is up before the move")
-    loads = last_loads(observed)
-    known = [loads[engine.id] for engine in difference.start if engine.id in loads]
-    if not known:
-        limit = min(engine.load_limit for engine in difference.start)
-        return Gap(
-            expected=None,
-            why=f"as long as the first engine takes to stop and load; not measured here yet (limit {seconds(limit)})",
-        )
-    fastest, stop = min(known), _measured_stop(difference, observed)
-    stopping_took = f" ({seconds(stop)} last time)" if stop else ""
-    return Gap(
-        expected=round(fastest + stop + BETWEEN, 3),
-        why=f"the old engines stop first{stopping_took}; loading took {seconds(fastest)} last time",
-    )
-
-
-def _measured_stop(difference: Difference, observed: Observed) -> float:
-    """Seconds that the slowest of the engines that stop took last time; 0 where none was measured."""
     units = {f"{name}/{unit}" for name, box in difference.boxes.items() for unit in box.stop}
-    return max((took for unit, took in last_stops(observed).items() if unit in units), default=0.0)
+    return gap_of(difference.start, units, observed)

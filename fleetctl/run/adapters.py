@@ -12,7 +12,7 @@ from fleetctl.capacity.config import quant_method
 from fleetctl.checkpoint.adapter import Local, find_adapters, read_adapter
 from fleetctl.checkpoint.sent import Sent
 from fleetctl.checkpoint.source import read_files
-from fleetctl.engine.runtimes.vllm import served_names
+from fleetctl.engine.runtimes.command import served_names
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.adapters import AdaptersFacts
 from fleetctl.plan.adapters import PUSH, REMOVE, NewAdapter, newest, push_steps, remove_steps, taken_names

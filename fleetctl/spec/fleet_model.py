@@ -2,31 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fleetctl.spec.part import Count, Name, Part
+from fleetctl.spec.part import Count, Name, Part, Rule
 from fleetctl.spec.secret import SecretRef
 from fleetctl.spec.units import Duration, Size
+
+RuntimeName = Literal["vllm", "sglang", "llama.cpp", "text-embeddings-inference", "infinity"]
+Task = Literal["generate", "embed", "rerank"]
 
 
 class Venv(Part):
     """Launch from a Python environment on the box."""
 
-    venv: str = Field(description="path on the box; the engine is started as VENV/bin/vllm")
+    venv: str = Field(description="path on the box; the engine is started as VENV/bin/vllm, or what `runtime:` has")
+
+
+def _image_id(value: Any) -> Any:
+    """Docker shows an ID with ``sha256:`` before it, Podman without."""
+    return f"sha256:{value}" if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else value
+
+
+ImageId = Annotated[
+    str,
+    BeforeValidator(_image_id),
+    Field(pattern=r"^sha256:[0-9a-f]{64}$"),
+    Rule("the ID of an image is sha256: and 64 hex digits; `fleetctl images list` shows it"),
+]
 
 
 class Container(Part):
     """Launch from a container image with host networking."""
 
-    image: str = Field(description="image reference, best pinned by digest: name@sha256:…")
+    image: str = Field(description="image reference, best pinned: name@sha256:…, or any name together with id:")
+    id: ImageId | None = Field(
+        default=None,
+        description="ID of the image, which stays the same when it is copied from box to box: engines start from this "
+        "image and no other; `fleetctl images list` shows it",
+    )
     engine: Literal["docker", "podman"] = Field(default="docker", description="program that runs the container")
-    options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --gpus=all")
+    gpus: Literal["nvidia", "amd", "intel", "none"] = Field(
+        default="nvidia",
+        description="whose GPUs the container gets, all of them; options that name devices themselves (--gpus, "
+        "--device) stand in for it",
+    )
+    options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --cap-add=IPC_LOCK")
+
+
+class Program(Part):
+    """Launch a program that is not in a Python environment: llama-server, text-embeddings-router."""
+
+    program: str = Field(description="path of the program on the box")
+
+
+class Build(Part):
+    """Launch from one of the builds that stand under `builds:`."""
+
+    build: Name = Field(description="name of the build")
+
+
+Start = Venv | Container | Program
+"""What an engine is started from."""
 
 
 class Speculative(BaseModel):
-    """Speculative decoding, handed to vLLM as --speculative-config; further keys pass through."""
+    """Speculative decoding (vLLM: --speculative-config, to which further keys pass through; SGLang: its flags)."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -88,8 +131,14 @@ class Model(Part):
     loras: Loras | None = Field(
         default=None, description="it takes LoRA adapters, pushed while it serves; `{}` for the defaults; default: none"
     )
-    runtime: Literal["vllm"] = Field(default="vllm", description="kind of engine")
-    launch: Venv | Container = Field(description="what the engine is started from: {venv: PATH} or {image: NAME}")
+    runtime: RuntimeName = Field(default="vllm", description="kind of engine; docs/engines.md says what each can do")
+    task: Task | None = Field(
+        default=None,
+        description="what the engine does, and is asked to prove; default: generate, of encoders' servers embed",
+    )
+    launch: Start | Build = Field(
+        description="what the engine is started from: {venv: PATH}, {image: NAME}, {program: PATH} or {build: NAME}"
+    )
     arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine, one word each")
     environment: dict[str, str | SecretRef] = Field(
         default={}, description="environment of the engine; values may be secrets"

@@ -5,10 +5,14 @@ from fleetctl.steps import (
     ahead,
     drained,
     engines,
+    fetch,
     firewall,
     floating,
     gate,
     guard,
+    images,
+    imagesend,
+    measuring,
     mend,
     pagecache,
     prepare,
@@ -17,6 +21,7 @@ from fleetctl.steps import (
     superseded,
     traffic,
     trial,
+    weights,
 )
 from fleetctl.steps.base import KINDS
 
@@ -26,10 +31,14 @@ __all__ = [
     "ahead",
     "drained",
     "engines",
+    "fetch",
     "firewall",
     "floating",
     "gate",
     "guard",
+    "images",
+    "imagesend",
+    "measuring",
     "mend",
     "pagecache",
     "prepare",
@@ -38,4 +47,5 @@ __all__ = [
     "superseded",
     "traffic",
     "trial",
+    "weights",
 ]

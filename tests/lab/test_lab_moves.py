@@ -361,6 +361,6 @@ def test_a_question_that_is_open_holds_nobody_up_and_what_changed_meanwhile_is_n
     except OSError:
         pass  # the terminal is closed: the command has ended
     assert asked.wait(PATIENCE) == 5
-    assert b"the fleet changed while the question was open" in shown
+    assert b"the fleet changed since the plan was shown" in shown
     assert moving.run("undrain", "box2", "--yes").rc == 0
     assert moving.status()["exit"] == 0

@@ -15,7 +15,6 @@ CALL = Call(1, lambda message: None)
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(scores, "VAR", str(tmp_path))
     monkeypatch.setattr(scores, "FILE", str(tmp_path / "scores.jsonl"))
     return tmp_path / "scores.jsonl"
 

@@ -176,6 +176,15 @@ BROKEN = [
     (*after(PROXY, f"superseded: [{'a' * 300}.service]\n"), "superseded[0]", "at most 255"),
     (*after(PROXY, "gates: {completion: {within: 0}}\n"), "gates.completion.within", "no time to answer"),
     (*after(PROXY, "gates: {completion: {prompt: ' '}}\n"), "gates.completion.prompt", "asks nothing"),
+    (*after(PROXY, "gates: {tools: {models: [qwenn]}}\n"), "gates.tools.models[0]", "did you mean qwen?"),
+    (*after(PROXY, "gates: {tools: {suite: tool-eval}}\n"), "gates.tools.suite", "did you mean tool-eval-bench?"),
+    (*after(PROXY, "gates: {evaluations: [{at_least: 5}]}\n"), "gates.evaluations[0]", "file"),
+    (*after(PROXY, "gates: {evaluations: {file: t.jsonl}}\n"), "gates.evaluations", "a list"),
+    (*after(PROXY, "gates: {evaluations: [{file: t.jsonl, within: 0}]}\n"), "gates.evaluations[0].within", "no time"),
+    (*after(PROXY, "gates: {evaluations: [{file: t.jsonl, models: [x]}]}\n"), "gates.evaluations[0].models[0]",
+     "there is no model"),
+    (*after(PROXY, "gates: {evaluations: [{file: t.jsonl, models: [qwen]}, {file: t.jsonl}]}\n"),
+     "gates.evaluations[1].file", "twice for the same model"),
     # guard and keys
     (*after(PROXY, "guard:\n"), "guard", "write guard: {} for a guard"),
     (PROXY, PROXY + "  api_keys: {}\n", "proxy.api_keys", "would let everybody call"),
@@ -261,6 +270,15 @@ def test_boxes_that_share_an_address_have_ip_addresses_of_its_kind() -> None:
     with pytest.raises(FleetFileError) as caught:
         parse_fleet(named, "fleet.yaml")
     assert "VRRP between the proxy's boxes needs their IP addresses" in str(caught.value)
+
+
+def test_a_gate_asks_no_model_that_answers_no_question() -> None:
+    gates = "gates: {evaluations: [{file: t.jsonl, models: [qwen]}]}\nfleet: office\n"
+    broken = FILE.replace("fleet: office\n", gates).replace(
+        "    context: 8192\n", "    context: 8192\n    task: embed\n", 1
+    )
+    with pytest.raises(FleetFileError, match=r"evaluations\[0\]\.models\[0\]: qwen has task: embed and answers no"):
+        parse_fleet(broken, "fleet.yaml")
 
 
 def test_every_check_says_its_rule_in_its_docstring() -> None:
