@@ -9,7 +9,8 @@ has 2 GB of safetensors in four files; all figures are about bringing them to bo
   the senders connect until both receivers have answered that all is on the disk), divided by ``fleetctl weights push``
   as a whole process: connecting to three boxes over SSH, the lock, the plan, the journal, sending, checksums of every
   part, fsync, owner and mode, the manifests. The two take turns; the figure is the median over rounds of the ratio of
-  neighbours. The sender's own checksums are made once before, by ``fleetctl weights verify``: ``source_checksums_s``.
+  neighbours. The sender's files are in its page cache in either case. Its own checksums are made once before, by
+  ``fleetctl weights verify``: ``source_checksums_s``.
 - ``share_of_plain_memory``: the same with the weights of all boxes in tmpfs, so that no disk takes part: what the CPUs
   of this machine, which work for all three boxes at once, allow. No goal: with checksums there is more to do for them.
 - ``ssh_share_of_plain_memory``: ``cat | ssh cat`` to both boxes at once, in memory too, for comparison.
@@ -216,6 +217,10 @@ class Fleet:
         for box in self.targets:
             self.sh(box, "sh", "-c", f"rm -rf {WEIGHTS} /srv/plain /srv/models/.[!.]*; sync")
 
+    def warm(self) -> None:
+        """The source's files are in its page cache, for either contender."""
+        self.sh(self.source, "sh", "-c", f"cat {WEIGHTS}/* > /dev/null")
+
     def argv(self, *words: str) -> list[str]:
         """The command, on this fleet."""
         return [str(self._fleetctl), "weights", *words, "-f", str(self._file), "--json"]
@@ -282,8 +287,10 @@ def speeds(fleet: Fleet, rounds: int, where: str) -> dict[str, Figure]:
     plain, ours = [], []
     for number in range(1, rounds + 1):
         fleet.clear()
+        fleet.warm()
         plain.append(fleet.plain())
         fleet.clear()
+        fleet.warm()
         ours.append(fleet.timed("push", MODEL, "--yes"))
         say(f"round {number} of {rounds}: plain {plain[-1]:.1f} s, push {ours[-1]:.1f} s")
     ratio = statistics.median(one / other for one, other in zip(plain, ours, strict=True))
