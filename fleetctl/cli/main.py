@@ -24,6 +24,7 @@ from fleetctl.cli import (
     exporter,
     guard,
     history,
+    images,
     importing,
     init,
     lab,
@@ -31,6 +32,7 @@ from fleetctl.cli import (
     logs,
     plan,
     playbook,
+    profile,
     proxy,
     render,
     restart,
@@ -41,6 +43,7 @@ from fleetctl.cli import (
     tune,
     upgrade,
     web,
+    weights,
 )
 
 NO_READER = 141  # as a shell tells SIGPIPE
@@ -122,9 +125,12 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
+app.add_typer(images.app, name="images")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
+app.add_typer(profile.app, name="profile")
 app.add_typer(proxy.app, name="proxy")
+app.add_typer(weights.app, name="weights")
 
 
 def _mend_streams() -> None:

@@ -67,11 +67,20 @@ class ProcessFacts(Seen):
 
 
 class PathFacts(Seen):
-    """A program or a weights folder."""
+    """A program or a weights folder. ``proven``: checksums say what is in it, and it was not touched since."""
 
     kind: str
     size: int = 0
     executable: bool = False
+    proven: bool | None = None
+
+
+class ImageFacts(Seen):
+    """A container image as a box has it; ``id`` is empty where it has none. ``problem``: why that cannot be told."""
+
+    id: str = ""
+    size: int = 0
+    problem: str = ""
 
 
 class Mention(Seen):
@@ -179,6 +188,10 @@ class Lock(Seen):
         return f"{self.who} on {self.host} (pid {self.pid}) runs `{self.command}`, since {self.age:.0f} s"
 
 
+MEASURES = ("calibrate", "tune")
+"""Operations that measure an engine: one that was cut off is only taken back."""
+
+
 class MoveFacts(Seen):
     """A move that this box has the journal of. ``end`` is None while it is unfinished.
 
@@ -200,19 +213,23 @@ class MoveFacts(Seen):
     @property
     def finish(self) -> str:
         """The command that finishes it when it was cut off; one that measured an engine is only taken back."""
-        if self.operation == "calibrate":
+        if self.operation in MEASURES:
             return self.undo
         if self.operation == "cutover":
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":
             return "fleetctl doctor --fix"
+        if self.operation == "weights repair":
+            return "fleetctl weights verify MODEL --repair"
+        if self.operation.startswith(("weights ", "images ")):
+            return f"fleetctl {self.operation} MODEL"
         more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
         return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property
     def ways(self) -> str:
         """What can be done when it was cut off, in words."""
-        if self.operation == "calibrate":
+        if self.operation in MEASURES:
             return f"`{self.undo}` brings the engine back as it was"
         return f"`{self.finish}` finishes it, `{self.undo}` undoes it"
 
@@ -263,6 +280,7 @@ class BoxFacts(Seen):
     processes: tuple[ProcessFacts, ...] = ()
     mentions: tuple[Mention, ...] = ()
     paths: dict[str, PathFacts] = {}
+    images: dict[str, ImageFacts] = {}
     ports: dict[int, ProcessFacts] = {}
     proxy: ProxyFacts | None = None
     generation: int | None = None
@@ -294,7 +312,8 @@ class BoxFacts(Seen):
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
         firewall = self.firewall and (self.firewall.mark, self.firewall.intact, self.firewall.tried)
-        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall)
+        images = (sorted((name, one.id) for name, one in self.images.items()),) if self.images else ()
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall, *images)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fleetctl.plan.ahead import fetch_weights, have_image, read_ahead, verify_weights
+from fleetctl.plan.ahead import fetch_weights, read_ahead, verify_weights
 from fleetctl.plan.difference import (
     PROXY_UNIT,
     UNIT_FOLDER,
@@ -23,6 +23,8 @@ from fleetctl.plan.engine_drafts import (
 )
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
+from fleetctl.plan.images import have_image, same_image, try_container
+from fleetctl.plan.measuring_drafts import measure_knee, try_settings
 from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.proxy_drafts import drain, hold, load_proxy, open_server, proxy_paths, settle_address, settle_proxy
 from fleetctl.plan.trial import trial
@@ -157,6 +159,8 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "stage_release": _stage_release,
     "verify_release": _verify_release,
     "have_image": have_image,
+    "same_image": same_image,
+    "try_container": try_container,
     "fetch_weights": fetch_weights,
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,
@@ -172,6 +176,8 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "await_free": await_free,
     "drop_page_cache": drop_page_cache,
     "trial": trial,
+    "measure_knee": measure_knee,
+    "try_settings": try_settings,
     "install_files": _install_files,
     "start_engine": start_engine,
     "restore_superseded": _restore_superseded,

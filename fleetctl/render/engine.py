@@ -13,23 +13,23 @@ from fleetctl.engine.runtimes.command import engine_words, served_names, task_of
 from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.engine.runtimes.runtime import Ask, RankOfMany, Runtime
 from fleetctl.render.escape import check_variable, environment_line, exec_line
-from fleetctl.render.launch import Launch, start_from
+from fleetctl.render.launch import CACHE_FOLDER, Launch, start_from
 from fleetctl.render.names import (
     BIN_FOLDER,
+    PYTHON,
     UNIT_FOLDER,
     engine_unit,
     engine_units_on,
     secrets_path,
 )
 from fleetctl.render.ports import listens_on, rendezvous_port
-from fleetctl.render.release import File, Rank
+from fleetctl.render.release import ContainerRun, File, Rank
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Container
 from fleetctl.spec.secret import Secret
 
-PYTHON = "/usr/bin/python3"
 RESTART_DELAY = 5
 BURST = 4
 # What systemd allows beyond the limits of the file: the engine's own end comes first.
@@ -85,6 +85,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         engine_arguments(fleet, place),
         unit=unit,
         weights=model.weights,
+        plain=plain,
         variables=seen_variables(plain, secrets, split=len(place.boxes) > 1),
         memory_max=memory_max,
         stop_limit=model.stop_limit,
@@ -113,22 +114,25 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         # A split stops its own container: the other ranks have to hear of it first.
         "stop": exec_line(launch.stop) if launch.stop and not split else None,
         "remove": exec_line(launch.remove) if launch.remove else None,
+        "folders": [exec_line(["/usr/bin/mkdir", "-p", folder]) for folder in launch.folders],
         "start_timeout": start_timeout,
         "stop_timeout": stop_timeout,
         "restart_delay": RESTART_DELAY,
         "memory_max": memory_max,
     }
-    scripts = ("rank.py", "rank_peer.py") if split else ("ready.py",)
+    staying = (*(("rank.py", "rank_peer.py") if split else ()), *launch.scripts)
+    scripts = staying if split else ("ready.py", *staying)
     secret_file = _secret_file(place, secrets)
-    # ready.py is done with when the engine runs; rank.py goes on as long as the engine does.
+    # ready.py is done with when the engine runs; the others go on as long as the engine does.
     untagged = fill("systemd", "engine.service.j2", tag="", **values)
-    digest = _digest(untagged, secret_file, scripts if split else ())
+    digest = _digest(untagged, secret_file, staying)
     tag = environment_line("FLEETCTL_ENGINE", f"{place.layout}/{place.model}@{digest[:12]}")
     files = [
         File(path=f"{UNIT_FOLDER}/{unit}", content=fill("systemd", "engine.service.j2", tag=tag, **values)),
         *(File(path=f"{BIN_FOLDER}/{name}", content=root_text("systemd", name), mode=0o755) for name in scripts),
     ]
-    rank = Rank(box=place.box, unit=unit, rank=place.rank, share=place.share, digest=digest)
+    container = ContainerRun(words=launch.run, folders=(CACHE_FOLDER, *launch.folders)) if launch.run else None
+    rank = Rank(box=place.box, unit=unit, rank=place.rank, share=place.share, digest=digest, container=container)
     return rank, (*files, secret_file) if secret_file else tuple(files)
 
 

@@ -139,6 +139,7 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         revision=model.revision,
         hub=_hub_environment(fleet, layout, name),
         image=(launch.engine, launch.image) if isinstance(launch, Container) else None,
+        image_id=launch.id if isinstance(launch, Container) else None,
         binary=binary(launch, runtime),
         runtime=runtime.name,
         task=task_of(runtime, name, model),

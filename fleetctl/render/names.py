@@ -6,6 +6,7 @@ from fleetctl.errors import SpecError
 from fleetctl.spec.fleet import Fleet
 
 UNIT_FOLDER = "/etc/systemd/system"
+PYTHON = "/usr/bin/python3"
 BIN_FOLDER = "/etc/fleetctl/bin"
 SECRETS_FOLDER = "/etc/fleetctl/secrets"
 PROXY_FOLDER = "/etc/fleetctl/proxy"

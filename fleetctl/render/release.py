@@ -55,6 +55,13 @@ class Budget(Value):
     drop_page_cache: bool = Field(False, description="it may be dropped before an engine starts")
 
 
+class ContainerRun(Value):
+    """How a container is run: the words of the command, and folders of the box that have to be there before."""
+
+    words: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+
+
 class Rank(Value):
     """One process of an engine: the unit that runs it and the box it runs on."""
 
@@ -63,6 +70,7 @@ class Rank(Value):
     rank: int = 0
     share: float = Field(1.0, description="gpu_memory_utilization: its part of the box's memory")
     digest: str = Field(description="changes exactly when the running process has to be replaced")
+    container: ContainerRun | None = Field(None, description="None: it runs in no container")
 
 
 class Engine(Value):
@@ -84,6 +92,7 @@ class Engine(Value):
     revision: str | None = Field(None, description="revision of a hub id")
     hub: dict[str, str] = Field({}, description="its environment as far as the hub is concerned")
     image: tuple[str, str] | None = Field(None, description="container engine and image reference")
+    image_id: str | None = Field(None, description="ID that the image has to have, sha256:…; None: any")
     binary: str | None = Field(description="path of the program that has to exist on the box; None for a container")
     runtime: RuntimeName = Field("vllm", description="kind of engine")
     task: Task = Field("generate", description="what it does, and is asked to prove")
@@ -94,6 +103,12 @@ class Engine(Value):
     def head(self) -> Rank:
         """The rank that listens for requests."""
         return self.ranks[0]
+
+    @property
+    def image_reference(self) -> str:
+        """What its container is started from: the ID of the image where it is pinned by that, else its name."""
+        assert self.image is not None
+        return self.image_id or self.image[1]
 
     @property
     def listens(self) -> dict[int, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from fleetctl.spec.part import Count, Name, Part
+from fleetctl.spec.part import Count, Name, Part, Rule
 from fleetctl.spec.secret import SecretRef
 from fleetctl.spec.units import Duration, Size
 
@@ -20,12 +21,35 @@ class Venv(Part):
     venv: str = Field(description="path on the box; the engine is started as VENV/bin/vllm, or what `runtime:` has")
 
 
+def _image_id(value: Any) -> Any:
+    """Docker shows an ID with ``sha256:`` before it, Podman without."""
+    return f"sha256:{value}" if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else value
+
+
+ImageId = Annotated[
+    str,
+    BeforeValidator(_image_id),
+    Field(pattern=r"^sha256:[0-9a-f]{64}$"),
+    Rule("the ID of an image is sha256: and 64 hex digits; `fleetctl images list` shows it"),
+]
+
+
 class Container(Part):
     """Launch from a container image with host networking."""
 
-    image: str = Field(description="image reference, best pinned by digest: name@sha256:…")
+    image: str = Field(description="image reference, best pinned: name@sha256:…, or any name together with id:")
+    id: ImageId | None = Field(
+        default=None,
+        description="ID of the image, which stays the same when it is copied from box to box: engines start from this "
+        "image and no other; `fleetctl images list` shows it",
+    )
     engine: Literal["docker", "podman"] = Field(default="docker", description="program that runs the container")
-    options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --gpus=all")
+    gpus: Literal["nvidia", "amd", "intel", "none"] = Field(
+        default="nvidia",
+        description="whose GPUs the container gets, all of them; options that name devices themselves (--gpus, "
+        "--device) stand in for it",
+    )
+    options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --cap-add=IPC_LOCK")
 
 
 class Program(Part):

@@ -4,10 +4,14 @@ from fleetctl.steps import (
     ahead,
     drained,
     engines,
+    fetch,
     firewall,
     floating,
     gate,
     guard,
+    images,
+    imagesend,
+    measuring,
     mend,
     pagecache,
     prepare,
@@ -16,6 +20,7 @@ from fleetctl.steps import (
     superseded,
     traffic,
     trial,
+    weights,
 )
 from fleetctl.steps.base import KINDS
 
@@ -24,10 +29,14 @@ __all__ = [
     "ahead",
     "drained",
     "engines",
+    "fetch",
     "firewall",
     "floating",
     "gate",
     "guard",
+    "images",
+    "imagesend",
+    "measuring",
     "mend",
     "pagecache",
     "prepare",
@@ -36,4 +45,5 @@ __all__ = [
     "superseded",
     "traffic",
     "trial",
+    "weights",
 ]
