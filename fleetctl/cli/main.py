@@ -39,6 +39,7 @@ from fleetctl.cli import (
     status,
     top,
     tune,
+    upgrade,
     web,
 )
 
@@ -100,6 +101,7 @@ app.command("render")(render.render)
 app.command("plan")(plan.plan)
 app.command("cutover")(cutover.cutover)
 app.command("apply")(apply.apply)
+app.command("upgrade")(upgrade.upgrade)
 app.command("restart")(restart.restart)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)

@@ -205,7 +205,8 @@ class MoveFacts(Seen):
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":
             return "fleetctl doctor --fix"
-        return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
+        more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
+        return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property
     def ways(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.plan.difference import BoxDifference
 from fleetctl.plan.draft import Draft, Move, on_box
 from fleetctl.render.names import secrets_path
@@ -27,11 +28,11 @@ def have_image(move: Move, limit: Any = 3600.0) -> Iterable[Draft]:
 
 
 def fetch_weights(move: Move, limit: Any = 7200.0) -> Iterable[Draft]:
-    """Weights that a hub keeps are in the box's cache. An engine in a container fetches its own."""
+    """Weights that a hub keeps are in the box's cache. An engine in a container, or with no Python, fetches its own."""
     for name, box in move.difference.boxes.items():
         engines = {engine.weights: engine for engine, _ in box.start.values() if not engine.weights.startswith("/")}
         for weights, engine in sorted(engines.items()):
-            if engine.binary is None:
+            if engine.binary is None or not RUNTIMES[engine.runtime].hub_cache:
                 continue
             file = secrets_path(move.target.layout or "", engine.model)
             known = any(one.path == file for one in move.target.files.get(name, ()))

@@ -19,7 +19,7 @@ from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
 from fleetctl.plan.tool_scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
-from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
+from fleetctl.plan.types import IN_PLACE, FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
 from fleetctl.spec.units import gib
 
@@ -61,7 +61,7 @@ def build_plan(
         difference = compare(source, target, observed, generation, anew, back=back)
     others = rest_of_boxes(target, observed, difference) if difference.boxes else Rest()
     # The way back, and an engine that starts again as it was, are not closed by what has grown meanwhile.
-    grown = others.refusals if operation in ("cutover", "apply") else []
+    grown = others.refusals if operation in ("cutover", *IN_PLACE) else []
     move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back)
     steps: tuple[PlannedStep, ...] = ()
     if not difference.nothing():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fleetctl.spec.fleet_model import Container, Venv
+from fleetctl.engine.runtimes.runtime import Runtime
+from fleetctl.spec.fleet_model import Program, Start, Venv
 
 CACHE_FOLDER = "/var/cache/fleetctl"
 # What engines compile outlives their container, so that the next start need not compile it again.
@@ -27,13 +28,16 @@ class Launch:
     remove: tuple[str, ...] = ()
 
 
-def binary(launch: Venv | Container) -> str | None:
+def binary(launch: Start, runtime: Runtime) -> str | None:
     """Path of the program that has to exist on the box; None for a container."""
-    return f"{launch.venv.rstrip('/')}/bin/vllm" if isinstance(launch, Venv) else None
+    if isinstance(launch, Program):
+        return launch.program
+    return f"{launch.venv.rstrip('/')}/bin/{runtime.program[0]}" if isinstance(launch, Venv) else None
 
 
 def start_from(
-    launch: Venv | Container,
+    launch: Start,
+    runtime: Runtime,
     arguments: Sequence[str],
     *,
     unit: str,
@@ -42,15 +46,18 @@ def start_from(
     memory_max: int,
     stop_limit: float,
 ) -> Launch:
-    """Command lines for ``vllm ARGUMENTS``.
+    """Command lines for the runtime's program (``vllm``) with ``arguments``.
 
     ``variables`` are names of variables that the unit has in its environment and the engine must see: a container gets
     them by name, so that no value shows in a command line. ``memory_max`` is in bytes, ``stop_limit`` in seconds.
     """
+    if isinstance(launch, Program):
+        return Launch((launch.program, *runtime.program[1:], *arguments), {"PATH": _SYSTEM_PATH})
     if isinstance(launch, Venv):
         # Compilers that engines start (ninja, nvcc) are found as in a shell with the venv active.
-        path = f"{launch.venv.rstrip('/')}/bin:{_SYSTEM_PATH}"
-        return Launch((f"{launch.venv.rstrip('/')}/bin/vllm", *arguments), {"PATH": path, "VIRTUAL_ENV": launch.venv})
+        folder = f"{launch.venv.rstrip('/')}/bin"
+        words = (f"{folder}/{runtime.program[0]}", *runtime.program[1:], *arguments)
+        return Launch(words, {"PATH": f"{folder}:{_SYSTEM_PATH}", "VIRTUAL_ENV": launch.venv})
     program, name = f"/usr/bin/{launch.engine}", unit.removesuffix(".service")
     run = [program, "run", "--rm", "--init", "--name", name, "--network", "host", "--ipc", "host"]
     run += ["--ulimit", "nofile=1048576:1048576", "--ulimit", "memlock=-1:-1"]
@@ -66,6 +73,7 @@ def start_from(
     known = list(variables)
     caches = {name: path for name, path in _CACHES.items() if name not in known}
     run += [word for variable in [*caches, *known] for word in ("-e", variable)]
-    run += [*launch.options, "--entrypoint", "vllm", launch.image, *arguments]
+    words = runtime.image_program or runtime.program
+    run += [*launch.options, "--entrypoint", words[0], launch.image, *words[1:], *arguments]
     stop = (program, "stop", "-t", str(round(stop_limit)), name)
     return Launch(tuple(run), caches, stop, (program, "rm", "-f", name))

@@ -8,6 +8,7 @@ from fleetctl.capacity.forecast import Files, Forecast, forecast
 from fleetctl.checkpoint.sent import Sent
 from fleetctl.checkpoint.source import Checkpoint, read_files
 from fleetctl.engine.runtimes.flags import flag_values, layer_flags
+from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.engine.runtimes.vllm import ALIASES
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.plan.types import Sizing
@@ -24,7 +25,7 @@ def size_up(fleet: Fleet, boxes: Boxes, target: Release, engines: Sequence[Engin
     read: dict[str, Checkpoint | str] = {}
     found = {}
     for engine in engines:
-        if not engine.weights.startswith("/"):
+        if not engine.weights.startswith("/") or not RUNTIMES[engine.runtime].forecasts:
             continue
         if engine.weights not in read:
             read[engine.weights] = _read(boxes, engine)
