@@ -41,6 +41,7 @@ from fleetctl.cli import (
     tune,
     upgrade,
     web,
+    weights,
 )
 
 NO_READER = 141  # as a shell tells SIGPIPE
@@ -125,6 +126,7 @@ app.add_typer(guard.app, name="guard")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
 app.add_typer(proxy.app, name="proxy")
+app.add_typer(weights.app, name="weights")
 
 
 def _mend_streams() -> None:

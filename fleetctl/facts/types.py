@@ -66,11 +66,12 @@ class ProcessFacts(Seen):
 
 
 class PathFacts(Seen):
-    """A program or a weights folder."""
+    """A program or a weights folder. ``proven``: checksums say what is in it, and it was not touched since."""
 
     kind: str
     size: int = 0
     executable: bool = False
+    proven: bool | None = None
 
 
 class Mention(Seen):
@@ -205,6 +206,10 @@ class MoveFacts(Seen):
             return f"fleetctl cutover --to {self.to_layout}"
         if self.operation == "doctor":
             return "fleetctl doctor --fix"
+        if self.operation == "weights repair":
+            return "fleetctl weights verify MODEL --repair"
+        if self.operation.startswith("weights "):
+            return f"fleetctl {self.operation} MODEL"
         more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
         return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 

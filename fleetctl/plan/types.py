@@ -11,7 +11,10 @@ from fleetctl.render.release import Budget, Release, Value
 
 IN_PLACE = ("apply", "upgrade")
 """Operations that bring changed settings to the live layout, as another generation of it."""
-STAYING = ("restart", "drain", "undrain", "calibrate", "doctor")
+WEIGHTS = ("weights push", "weights pull", "weights repair", "weights prune")
+"""Operations on weights alone: engines go on meanwhile, and guards go on with their work."""
+
+STAYING = ("restart", "drain", "undrain", "calibrate", "doctor", *WEIGHTS)
 """Operations that work on the live layout and leave the fleet in its generation."""
 
 

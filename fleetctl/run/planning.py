@@ -17,7 +17,7 @@ from fleetctl.plan.build import build_plan, refuse_if_unnamed
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
-from fleetctl.plan.types import IN_PLACE, STAYING, Plan
+from fleetctl.plan.types import IN_PLACE, STAYING, WEIGHTS, Plan
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Engine, File, Release
 from fleetctl.run.knowing import refuse_unknown_flags
@@ -313,5 +313,6 @@ def refuse_unfinished(observed: Observed) -> None:
     mine = lock is not None and (lock.host, lock.pid) == (os.uname().nodename, os.getpid())
     if lock is not None and lock.alive and not mine:
         raise LockedError(f"a {move.operation} is under way: {lock}", hint="wait until it is done")
-    where = f"from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
-    raise UnfinishedError(f"a {move.operation} {where} by {move.who} was cut off", hint=move.ways)
+    where = f" from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
+    where = "" if move.operation in WEIGHTS else where
+    raise UnfinishedError(f"a {move.operation}{where} by {move.who} was cut off", hint=move.ways)

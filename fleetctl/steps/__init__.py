@@ -4,6 +4,7 @@ from fleetctl.steps import (
     ahead,
     drained,
     engines,
+    fetch,
     firewall,
     floating,
     gate,
@@ -16,6 +17,7 @@ from fleetctl.steps import (
     superseded,
     traffic,
     trial,
+    weights,
 )
 from fleetctl.steps.base import KINDS
 
@@ -24,6 +26,7 @@ __all__ = [
     "ahead",
     "drained",
     "engines",
+    "fetch",
     "firewall",
     "floating",
     "gate",
@@ -36,4 +39,5 @@ __all__ = [
     "superseded",
     "traffic",
     "trial",
+    "weights",
 ]

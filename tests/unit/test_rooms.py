@@ -23,7 +23,7 @@ MAY_TOUCH = {
     "checkpoint": {"spec", "capacity"},
     "render": {"spec", "capacity", "engine"},
     "plan": {"spec", "render", "facts", "engine"},
-    "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates"},
+    "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates", "checkpoint", "onbox"},
     "doctor": {"spec", "facts", "capacity", "render", "plan", "proxy", "remote"},
     "watch": {"spec", "facts", "render", "remote", "engine"},
     "bench": {"spec", "engine"},

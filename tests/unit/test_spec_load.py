@@ -55,7 +55,7 @@ def test_the_example_loads_with_every_value_of_the_file() -> None:
     assert loaded.path == EXAMPLE
     assert fleet.boxes["spark1"].memory == int(121.6 * 1024**3)
     assert fleet.boxes["spark2"].ssh.port == 22
-    assert fleet.models["qwen"].launch == Venv(venv="/opt/vllm")
+    assert fleet.launch("qwen") == Venv(venv="/opt/vllm")
     assert fleet.layouts["split"]["qwen"].split == {"spark1": PerBox(), "spark2": PerBox()}
     assert fleet.layouts["replicas"]["qwen"].boxes["spark1"].concurrency == 8
     assert fleet.proxy.hold == 1200
