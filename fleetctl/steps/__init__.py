@@ -1,6 +1,7 @@
 """The step kinds. A step is the only thing that changes a box."""
 
 from fleetctl.steps import (
+    adapters,
     ahead,
     drained,
     engines,
@@ -9,11 +10,15 @@ from fleetctl.steps import (
     floating,
     gate,
     guard,
+    images,
+    imagesend,
+    measuring,
     mend,
     pagecache,
     prepare,
     probe,
     settle,
+    setup,
     superseded,
     traffic,
     trial,
@@ -23,6 +28,7 @@ from fleetctl.steps.base import KINDS
 
 __all__ = [
     "KINDS",
+    "adapters",
     "ahead",
     "drained",
     "engines",
@@ -31,11 +37,15 @@ __all__ = [
     "floating",
     "gate",
     "guard",
+    "images",
+    "imagesend",
+    "measuring",
     "mend",
     "pagecache",
     "prepare",
     "probe",
     "settle",
+    "setup",
     "superseded",
     "traffic",
     "trial",

@@ -25,8 +25,11 @@ ELSEWHERE = {
     ".venv/bin/fleetctl status": "test_lab_demo.py, on the boxes that are left",
     ".venv/bin/fleetctl lab ssh box1": "test_lab_boxes.py",
     ".venv/bin/fleetctl lab down": "test_lab_boxes.py",
+    "fleetctl lab up --podman --dir /var/lib/podman-lab": "test_lab_podman.py",
+    "fleetctl images push MODEL": "test_lab_podman.py, where boxes run containers",
+    "fleetctl images push IMAGE BOX --from BOX --limit 2GB/s": "test_lab_podman.py",
 }
-"""Commands on the reader's own lab, which the tests must leave alone: which test runs the same."""
+"""Commands on the reader's own lab, which the tests must leave alone, and on other boxes: which test runs the same."""
 
 FORMS = {
     "fleetctl capacity MODEL [--box-memory 128GB] [--share 0.76] [--kv fp8] [--tp 1,2] [--pp 1,2] [--context N]": (

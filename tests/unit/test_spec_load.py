@@ -142,6 +142,8 @@ STRUCTURE = [
     ("launch: {venv: /opt/vllm}", "launch: {}", "models.qwen.launch", f"write {LAUNCHES}"),
     ("launch: {venv: /opt/vllm}", "launch: /opt/vllm", "models.qwen.launch", f"write {LAUNCHES}"),
     ("launch: {venv: /opt/vllm}", "launch: {image: x, engine: dokcer}", "models.qwen.launch.engine", "mean docker?"),
+    ("launch: {venv: /opt/vllm}", "launch: {image: x, gpus: nvdia}", "models.qwen.launch.gpus", "did you mean nvidia?"),
+    ("launch: {venv: /opt/vllm}", "launch: {image: x, id: abc}", "models.qwen.launch.id", "sha256: and 64 hex digits"),
     ("copies: [spark1, spark2]", "copies: []", "layouts.replicas.qwen.copies", "at least one"),
     ("copies: [spark1, spark2]", "copies: [spark1, 2]", "layouts.replicas.qwen.copies", "[spark1, spark2]"),
     ("copies: [spark1, spark2]", "copies: [spark1, spark1]", "layouts.replicas.qwen.copies", "twice: spark1"),
