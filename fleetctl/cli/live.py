@@ -15,6 +15,8 @@ from fleetctl.cli.show_plan import title
 from fleetctl.plan.types import Plan, PlannedStep
 from fleetctl.spec.units import gib, seconds
 
+BAR = 20  # columns of a bar of progress
+QUIET = 10.0  # seconds between two lines on the progress of one transfer, where there is no terminal
 MARKS = {
     "waiting": ("·", "dim"),
     "begin": ("▸", "cyan"),
@@ -38,6 +40,7 @@ class LiveView:
         self._since: dict[str, float] = {}
         self._took: dict[str, float] = {}
         self._says: dict[str, str] = {}
+        self._lines_at: dict[str, float] = {}
         self._note = ""
         self._lock = threading.Lock()
         self._began = time.monotonic()
@@ -72,8 +75,18 @@ class LiveView:
                     self._took[name] = event["seconds"]
                 if state in ("done", "already", "undone"):
                     self._says.pop(name, None)
-        if self._live is None and state not in ("begin", "undo"):
+        if self._live is None and state not in ("begin", "undo") and not self._too_soon(name, event):
             self._line(self._steps[name], event)
+
+    def _too_soon(self, name: str, event: dict[str, Any]) -> bool:
+        """A word on the progress of a transfer that had one a moment ago: a log has no use for each of them."""
+        if event["state"] != "progress" or "doing" not in event["seen"]:
+            return False
+        now = time.monotonic()
+        if now - self._lines_at.get(name, 0.0) < QUIET:
+            return True
+        self._lines_at[name] = now
+        return False
 
     def _hear_of_move(self, event: dict[str, Any]) -> None:
         told = {"stopping": str(event.get("text", "")), "undoing": "undoing everything that was done, last first"}
@@ -128,9 +141,19 @@ class LiveView:
         return line
 
 
+def _transfer(event: dict[str, Any]) -> str:
+    """How far reading or receiving is: a bar, the share, the rate and what is left."""
+    done, total, rate = event["bytes"], max(1, event["total"]), event["rate"]
+    full = min(BAR, BAR * done // total)
+    left = f", {seconds((total - done) / rate)} left" if rate > 0 and done < total else ""
+    return f"{event['doing']} {'━' * full}{'─' * (BAR - full)} {100 * done // total} %, {rate / 1e6:.0f} MB/s{left}"
+
+
 def describe(event: dict[str, Any]) -> str:
     """What a waiting step says of what it sees."""
     parts = []
+    if "doing" in event:
+        parts.append(_transfer(event))
     if "box" in event:
         parts.append(str(event["box"]))
     if "available" in event:

@@ -24,10 +24,13 @@ from fleetctl.cli import (
     exporter,
     guard,
     history,
+    images,
+    importing,
     init,
     lab,
     link,
     logs,
+    lora,
     plan,
     playbook,
     profile,
@@ -39,7 +42,9 @@ from fleetctl.cli import (
     status,
     top,
     tune,
+    upgrade,
     web,
+    weights,
 )
 
 NO_READER = 141  # as a shell tells SIGPIPE
@@ -94,11 +99,13 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("import")(importing.import_file)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)
 app.command("plan")(plan.plan)
 app.command("cutover")(cutover.cutover)
 app.command("apply")(apply.apply)
+app.command("upgrade")(upgrade.upgrade)
 app.command("restart")(restart.restart)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
@@ -119,10 +126,13 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
+app.add_typer(images.app, name="images")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
+app.add_typer(lora.app, name="lora")
 app.add_typer(profile.app, name="profile")
 app.add_typer(proxy.app, name="proxy")
+app.add_typer(weights.app, name="weights")
 
 
 def _mend_streams() -> None:

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 
 from fleetctl.cli.output import hang
-from fleetctl.plan.types import STAYING, Plan
+from fleetctl.plan.types import ASIDE, STAYING, Plan
 from fleetctl.spec.units import seconds
 
 MANY = 4  # files of one folder that are told together
@@ -17,6 +17,8 @@ def title(plan: Plan) -> str:
     """One line that says what the plan does."""
     if plan.operation == "doctor":
         return f"doctor mends {len(plan.steps)} {'thing' if len(plan.steps) == 1 else 'things'} in {plan.fleet}"
+    if plan.operation in ASIDE:
+        return f"{plan.operation} in {plan.fleet}: {', '.join(dict.fromkeys(step.target for step in plan.steps))}"
     if plan.operation in STAYING:
         return f"{plan.operation} in {plan.fleet}, layout {plan.to_layout}"
     origin = plan.from_layout or "nothing of fleetctl"
@@ -29,7 +31,10 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
     """Print stages and steps, then memory, files, warnings and the gap."""
     out.print(f"[bold]{escape(title(plan))}[/]")
     if plan.nothing_to_do():
-        out.print(f"nothing to do: {plan.to_layout} is in place on {', '.join(plan.boxes)}")
+        if plan.operation in ASIDE:
+            out.print(f"nothing to do: {plan.gap.why}", markup=False)
+        else:
+            out.print(f"nothing to do: {plan.to_layout} is in place on {', '.join(plan.boxes)}")
         _show_warnings(plan, out)
         return
     for stage in plan.stages:

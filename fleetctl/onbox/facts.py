@@ -7,14 +7,30 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, others, scores, state, waits
+from fleetctl.onbox import (
+    adapters,
+    firewall,
+    floating,
+    guard,
+    haproxy,
+    journal,
+    kept,
+    lock,
+    others,
+    scores,
+    state,
+    waits,
+)
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.acting import Target
 from fleetctl.onbox.boot import boot_of
-from fleetctl.onbox.main import Call, op
+from fleetctl.onbox.builds import image_facts
+from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.manifests import read_manifest, touched
 from fleetctl.onbox.ports import port_owners
 from fleetctl.onbox.superseded import FOLDERS
 from fleetctl.onbox.unitfiles import told_of, unit_files
+from fleetctl.onbox.weightplaces import Place
 
 PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
@@ -29,10 +45,20 @@ def folder_size(path: str) -> int:
 def path_facts(path: str) -> Dict[str, Any]:
     """Whether something is there, what, and how large."""
     if os.path.isdir(path):
-        return {"kind": "folder", "size": folder_size(path)}
+        return {"kind": "folder", "size": folder_size(path), "proven": is_proven(path)}
     if os.path.exists(path):
         return {"kind": "file", "size": os.path.getsize(path), "executable": os.access(path, os.X_OK)}
     return {"kind": "missing", "size": 0}
+
+
+def is_proven(path: str) -> bool:
+    """Checksums of a model's folder were made, and nothing in it was touched since."""
+    place = Place(os.path.normpath(path))
+    try:
+        manifest = read_manifest(place)
+        return manifest is not None and not touched(place, manifest)
+    except (OpError, OSError):
+        return False
 
 
 def written_units(paths: List[str]) -> List[str]:
@@ -71,12 +97,14 @@ def facts(
     secrets: Optional[Dict[str, Dict[str, str]]] = None,
     firewall_wanted: bool = False,
     floating_addresses: Optional[List[str]] = None,
+    images: Optional[List[List[str]]] = None,
 ) -> Dict[str, Any]:
     """Facts of this box.
 
     ``foreign`` are superseded units, ``units`` those that a layout wants, ``paths`` programs and weights.
     ``secrets`` are files to be compared as `state.stale` does, ``floating_addresses`` those that no machine may have.
-    The firewall is looked at where one is wanted, or should be.
+    ``images`` are container engines, each with the image that it is to have. The firewall is looked at where one is
+    wanted, or should be.
     """
     now = kept.current_facts()
     current = now["generation"]
@@ -100,6 +128,7 @@ def facts(
         "processes": unit_states.engine_processes(),
         "mentions": mentions(foreign, ours) if foreign else [],
         "paths": {path: path_facts(path) for path in paths},
+        "images": image_facts(call, images or []),
         "ports": port_owners(ports),
         "proxy": haproxy.look(socket_path),
         **now,
@@ -110,6 +139,7 @@ def facts(
         "superseded": known,
         "moves": journal.moves(),
         "scores": scores.scores(),
+        "adapters": adapters.look(),
         "lock": lock.lock_state(),
         "firewall": firewall.look(call) if guarded else None,
         "nft": firewall.nft(),

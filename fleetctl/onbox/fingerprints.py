@@ -63,14 +63,19 @@ def fingerprints(call: Call, folders: List[str]) -> Dict[str, Any]:
     return found
 
 
+def hub_repository(repo: str, env: Dict[str, str]) -> str:
+    """Folder that a model has, or would have, in the hub's cache of an engine with this environment."""
+    home = env.get("HF_HOME") or os.path.join(env.get("XDG_CACHE_HOME") or "/root/.cache", "huggingface")
+    cache = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    return os.path.join(cache, "models--" + repo.replace("/", "--"))
+
+
 def snapshot(repo: str, revision: str, env: Dict[str, str]) -> Optional[str]:
     """Folder in the hub's cache that an engine with this environment reads; None where there is none yet.
 
     The last part of it is the commit. ``revision`` empty: what ``main`` was when it was fetched.
     """
-    home = env.get("HF_HOME") or os.path.join(env.get("XDG_CACHE_HOME") or "/root/.cache", "huggingface")
-    cache = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    folder = os.path.join(cache, "models--" + repo.replace("/", "--"))
+    folder = hub_repository(repo, env)
     try:
         with open(os.path.join(folder, "refs", revision or "main")) as source:
             commit = source.read(100).strip()

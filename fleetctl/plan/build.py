@@ -17,9 +17,9 @@ from fleetctl.plan.gap import gap_of
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
-from fleetctl.plan.tool_scores import unknown_scores
+from fleetctl.plan.scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
-from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
+from fleetctl.plan.types import IN_PLACE, FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
 from fleetctl.spec.units import gib
 
@@ -60,12 +60,15 @@ def build_plan(
     if difference is None:
         difference = compare(source, target, observed, generation, anew, back=back)
     others = rest_of_boxes(target, observed, difference) if difference.boxes else Rest()
-    # The way back, and an engine that starts again as it was, are not closed by what has grown meanwhile.
-    grown = others.refusals if operation in ("cutover", "apply") else []
-    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back)
+    # The way back, and an engine that starts again as it was, are not closed by what has changed meanwhile.
+    lenient = operation not in ("cutover", *IN_PLACE)
+    grown = [] if lenient else others.refusals
+    move_ = Move(
+        source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back, lenient=lenient
+    )
     steps: tuple[PlannedStep, ...] = ()
     if not difference.nothing():
-        _refuse([*refusals(source, target, observed, difference), *grown])
+        _refuse([*refusals(source, target, observed, difference, lenient=lenient), *grown])
         _refuse(_left_undone(playbook, move_))
         steps = _steps(playbook, move_)
     return Plan(
@@ -90,7 +93,7 @@ def build_plan(
         gap=_gap(move_, playbook, why_held),
         others=others.lines,
         warnings=(
-            *warnings(source, target, observed, difference),
+            *warnings(source, target, observed, difference, lenient=lenient),
             *_doubts(sizings),
             *unknown_scores(move_),
             *_peaks(sizings),

@@ -97,10 +97,15 @@ def ops() -> dict[str, str]:
     return {op: name for name, names in found.items() for op in names}
 
 
+def sources_and_index() -> tuple[dict[str, str], dict[str, str]]:
+    """Source of every module that runs on a box, and which module has which op."""
+    return _sources(), ops()
+
+
 @functools.cache
 def bundle() -> bytes:
     """All of fleetctl/onbox as the one line that the bootstrap reads."""
-    source = _LOADER.format(bundle=json.dumps([_sources(), ops()]))
+    source = _LOADER.format(bundle=json.dumps(sources_and_index()))
     return binascii.b2a_base64(zlib.compress(source.encode(), 6), newline=True)
 
 

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Mapping
 
 from fleetctl.capacity.budget import BoxBudget, box_budget
-from fleetctl.engine.runtimes.vllm import served_names
+from fleetctl.engine.runtimes.command import served_names, task_of
 from fleetctl.errors import SpecError
 from fleetctl.render.backends import backend_of
-from fleetctl.render.engine import Place, concurrency, render_rank
+from fleetctl.render.engine import Place, concurrency, render_rank, runtime_of
 from fleetctl.render.firewall import firewall_files, firewall_of
 from fleetctl.render.floating import vrrp_files
 from fleetctl.render.guard import guard_files
@@ -23,13 +23,18 @@ from fleetctl.spec.fleet_model import Container
 
 
 def render_layout(
-    fleet: Fleet, layout: str, *, weights: Mapping[str, int] | None = None, spec_text: str = ""
+    fleet: Fleet,
+    layout: str,
+    *,
+    weights: Mapping[str, int] | None = None,
+    spec_text: str = "",
+    tasks: Mapping[str, str] | None = None,
 ) -> Release:
     """The Release of a layout.
 
     ``weights`` gives measured sizes (model → bytes), used where weights_size is not in the file; ``spec_text`` is the
-    text of fleet.yaml, kept with the release. Raises SpecError for what cannot be rendered and RefusedError, with the
-    arithmetic, when an engine does not fit its box.
+    text of fleet.yaml and ``tasks`` that of each file of gates.evaluations, kept with the release. Raises SpecError for
+    what cannot be rendered and RefusedError, with the arithmetic, when an engine does not fit its box.
     """
     _check_references(fleet, layout)
     check_names(fleet)
@@ -65,6 +70,7 @@ def render_layout(
         superseded={box: tuple(units) for box in fleet.boxes if (units := fleet.superseded_on(box))},
         budgets=tuple(_budget(budget, fleet.boxes[name]) for name, budget in budgets.items()),
         gates=fleet.gates,
+        tasks=dict(tasks or {}),
         firewall=firewall,
         spec=spec_text,
     )
@@ -114,6 +120,7 @@ def _budget(budget: BoxBudget, box: Box) -> Budget:
 
 def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> Engine:
     model, placement, head = fleet.models[name], fleet.layouts[layout][name], ranks[0].box
+    launch, runtime = fleet.launch(name), runtime_of(fleet, name)
     split = placement.split is not None
     return Engine(
         id=f"{layout}/{name}" if split else f"{layout}/{name}@{head}",
@@ -131,8 +138,12 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         weights=model.weights,
         revision=model.revision,
         hub=_hub_environment(fleet, layout, name),
-        image=(model.launch.engine, model.launch.image) if isinstance(model.launch, Container) else None,
-        binary=binary(model.launch),
+        max_lora_rank=model.loras.max_lora_rank if model.loras else None,
+        image=(launch.engine, launch.image) if isinstance(launch, Container) else None,
+        image_id=launch.id if isinstance(launch, Container) else None,
+        binary=binary(launch, runtime),
+        runtime=runtime.name,
+        task=task_of(runtime, name, model),
         backend=backend_of(fleet, name),
         server=server_name(layout, head),
     )

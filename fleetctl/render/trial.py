@@ -6,6 +6,7 @@ import math
 
 from fleetctl.engine.runtimes.flags import flag_name, flag_values, layer_flags, split_flags
 from fleetctl.engine.runtimes.vllm import ALIASES, REPEATABLE
+from fleetctl.errors import RefusedError
 from fleetctl.render.engine import (
     START_MARGIN,
     STOP_MARGIN,
@@ -13,6 +14,7 @@ from fleetctl.render.engine import (
     cannot_share,
     engine_arguments,
     engine_environment,
+    runtime_of,
     seen_variables,
 )
 from fleetctl.render.escape import environment_line, exec_line
@@ -48,17 +50,26 @@ def render_trial(fleet: Fleet, place: Place, *, loaded: float | None = None) -> 
     """The trial of a copy; ``place`` has the share that it is to have. Raises SpecError as the engine itself would.
 
     ``loaded``: requests are sent to it for so many seconds once it serves; it is then in all else as the engine is.
-    None: only its start is looked at, and it sizes its cache itself, so that it measures.
+    None: only its start is looked at, and it sizes its cache itself, so that it measures; raises RefusedError for a
+    kind of engine whose log says nothing of its memory that is understood.
     """
     model, box = fleet.models[place.model], fleet.boxes[place.box]
+    runtime, start = runtime_of(fleet, place.model), fleet.launch(place.model)
+    if loaded is None and not runtime.forecasts:
+        raise RefusedError(
+            f"what the log of {runtime.title} says of its memory is not understood: {place.model} cannot be measured",
+            hint="weights_size: and gpu_memory_utilization: in fleet.yaml say what it takes",
+        )
     plain, secrets = engine_environment(fleet, place)
     memory_max = box.memory - box.reserve
     words = trial_arguments(engine_arguments(fleet, place), keep_cache=loaded is not None)
     launch = start_from(
-        model.launch,
+        start,
+        runtime,
         words,
         unit=TRIAL_UNIT,
         weights=model.weights,
+        plain=plain,
         variables=seen_variables(plain, secrets, split=False),
         memory_max=memory_max,
         stop_limit=model.stop_limit,
@@ -75,10 +86,11 @@ def render_trial(fleet: Fleet, place: Place, *, loaded: float | None = None) -> 
         tag=environment_line("FLEETCTL_ENGINE", engine),
         environment=[environment_line(*item) for item in {**launch.environment, **plain}.items()],
         secrets=secrets_path(place.layout, place.model) if secrets else None,
-        container=isinstance(model.launch, Container),
+        container=isinstance(start, Container),
         command=exec_line(launch.start),
         stop=exec_line(launch.stop) if launch.stop else None,
         remove=exec_line(launch.remove) if launch.remove else None,
+        folders=[exec_line(["/usr/bin/mkdir", "-p", folder]) for folder in launch.folders],
         start_timeout=math.ceil(model.load_limit) + START_MARGIN,
         longest=math.ceil(model.load_limit + (loaded or 0)) + START_MARGIN,
         stop_timeout=math.ceil(model.stop_limit) + STOP_MARGIN,

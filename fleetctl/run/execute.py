@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleetctl.errors import BoxError, FleetError, InterruptedMoveError, MoveStuckError, MoveUndoneError, StepError
-from fleetctl.plan.types import Plan, PlannedStep
+from fleetctl.plan.types import WEIGHTS, Plan, PlannedStep
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.render.release import File
 from fleetctl.run.control import Control
@@ -22,7 +22,11 @@ from fleetctl.steps.base import Context, Record, Step
 Listener = Callable[[Record], None]
 """Receives every event of a move as a JSON object: type, state, step, at, and what the step says."""
 
-WAITS = ("await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead", "trial_run")
+WAITS = (
+    "await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead", "trial_run",
+    "weights_prove", "weights_begin", "weights_serve", "weights_receive", "image_send", "image_receive",
+    "adapters_load",
+)  # fmt: skip
 """Ops that only wait, or fetch what nothing rests on: cut short when the move is going to be undone anyway."""
 
 ATTEMPTS = 4  # at one step, when its box goes away again and again
@@ -72,7 +76,7 @@ class Execution:
         if failures or self._control.stop.is_set():
             cause = self._cause(failures)
             self.undo(str(cause))
-            back = f"the fleet is back in {self.plan.from_layout or 'the state before fleetctl'}"
+            back = self._back()
             if isinstance(cause, InterruptedMoveError):
                 raise InterruptedMoveError(f"the {self.plan.operation} was {cause} and undone; {back}")
             raise MoveUndoneError(
@@ -85,6 +89,12 @@ class Execution:
         self._close()
         self._tell("move", "done", **end)
         return end
+
+    def _back(self) -> str:
+        """Where an undone move has left the fleet, in words."""
+        if self.plan.operation in WEIGHTS:
+            return "engines were not touched, and what had arrived stays and is not sent again"
+        return f"the fleet is back in {self.plan.from_layout or 'the state before fleetctl'}"
 
     def _forward(self, name: str) -> None:
         step = self._steps[name]

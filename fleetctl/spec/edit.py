@@ -92,9 +92,9 @@ def with_concurrency(
     try:
         edited = text
         for place in places:
-            here = mapping_of(compose(edited, "fleet.yaml"), "layouts")
+            here = mapping_in(compose(edited, "fleet.yaml"), "layouts")
             for key in place:
-                here = mapping_of(here, key)
+                here = mapping_in(here, key)
             edited = with_key(edited, here, "concurrency", str(concurrency))
     except SpecError as error:
         raise by_hand(settings, source, name) from error
@@ -105,7 +105,7 @@ def with_concurrency(
 
 
 def _with_entry(text: str, model: str, box: str, entry: str) -> str:
-    here = mapping_of(mapping_of(compose(text, "fleet.yaml"), "models"), model)
+    here = mapping_in(mapping_in(compose(text, "fleet.yaml"), "models"), model)
     for name, value in here.value:
         if name.value == "measured":
             if not isinstance(value, yaml.MappingNode) or not value.value:
@@ -117,7 +117,7 @@ def _with_entry(text: str, model: str, box: str, entry: str) -> str:
     return _inserted(text, here, f"measured: {{{box}: {entry}}}")
 
 
-def mapping_of(node: yaml.Node | None, key: str) -> yaml.MappingNode:
+def mapping_in(node: yaml.Node | None, key: str) -> yaml.MappingNode:
     """The mapping under a key. Raises SpecError where it is not written out there."""
     pairs: list[Pair] = node.value if isinstance(node, yaml.MappingNode) else []
     for name, value in pairs:
@@ -138,7 +138,7 @@ def _changed(fleet: Fleet, settings: Mapping[str, str]) -> Fleet:
 
 
 def by_hand(settings: Mapping[str, str], source: str, under: str = "proxy") -> SpecError:
-    """The refusal of a text that cannot be edited, with the lines to write."""
+    """That the file cannot be edited, with what to write into it."""
     lines = "\n".join(f"  {key}: {written}" for key, written in settings.items())
     return SpecError(
         f"{source} cannot be edited without changing something else in it (an &anchor is used in several places?)",
@@ -151,7 +151,7 @@ def _with_setting(text: str, key: str, written: str) -> str:
 
 
 def with_key(text: str, mapping: yaml.MappingNode, key: str, written: str) -> str:
-    """The text with a key of a mapping set to a value as it is written in the file."""
+    """The text with a key of a mapping set, as it is written in the file; one that is not there is put in."""
     for name, value in mapping.value:
         if isinstance(name, yaml.ScalarNode) and name.value == key:
             return replaced(text, name, value, written)
@@ -169,7 +169,7 @@ def _proxy_of(text: str) -> yaml.MappingNode:
 
 
 def replaced(text: str, name: yaml.Node, value: yaml.Node, written: str) -> str:
-    """The text with another value behind a key; an anchor and quotes stay."""
+    """The text with the value of a key replaced."""
     colon = text.index(":", name.end_mark.index)
     begin, end = value.start_mark.index, value.end_mark.index
     after = colon + 1 + len(text[colon + 1 :]) - len(text[colon + 1 :].lstrip(" \t"))

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from fleetctl.errors import SpecError
-from fleetctl.spec.edit import by_hand, mapping_of, replaced, with_key
+from fleetctl.spec.edit import by_hand, mapping_in, replaced, with_key
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.load import parse_fleet
 from fleetctl.spec.syntax import compose
@@ -59,9 +59,9 @@ def with_engine_settings(
 
 
 def _at(text: str, *keys: str) -> yaml.MappingNode:
-    here = mapping_of(compose(text, "fleet.yaml"), keys[0])
+    here = mapping_in(compose(text, "fleet.yaml"), keys[0])
     for key in keys[1:]:
-        here = mapping_of(here, key)
+        here = mapping_in(here, key)
     return here
 
 

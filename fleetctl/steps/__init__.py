@@ -1,13 +1,17 @@
 """The step kinds. A step is the only thing that changes a box."""
 
 from fleetctl.steps import (
+    adapters,
     ahead,
     drained,
     engines,
+    fetch,
     firewall,
     floating,
     gate,
     guard,
+    images,
+    imagesend,
     measuring,
     mend,
     pagecache,
@@ -17,18 +21,23 @@ from fleetctl.steps import (
     superseded,
     traffic,
     trial,
+    weights,
 )
 from fleetctl.steps.base import KINDS
 
 __all__ = [
     "KINDS",
+    "adapters",
     "ahead",
     "drained",
     "engines",
+    "fetch",
     "firewall",
     "floating",
     "gate",
     "guard",
+    "images",
+    "imagesend",
     "measuring",
     "mend",
     "pagecache",
@@ -38,4 +47,5 @@ __all__ = [
     "superseded",
     "traffic",
     "trial",
+    "weights",
 ]

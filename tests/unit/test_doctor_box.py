@@ -193,21 +193,21 @@ SYMPTOMS: dict[str, tuple[dict[str, Any], str, str | None, str, str]] = {
         "B10",
         "b",
         "/models/qwen is not the same on b as on a: chat_template.jinja is not on b",
-        "rsync -a --checksum 10.1.0.1:/models/qwen/ /models/qwen/",
+        "`fleetctl weights push qwen --from a --to b` sends what differs",
     ),
     "config.json has the same size and other words": (
         model(config__json=[1200, "zz"]),
         "B10",
         "b",
         "config.json has the same size and other words on b",
-        "rsync -a --checksum",
+        "`fleetctl weights verify qwen --full`",
     ),
     "weights are not whole": (
         model(broken=("/models/qwen/model-00002-of-00002.safetensors has 12 bytes of 3000000000",)),
         "B11",
         "a",
         "the weights in /models/qwen are not whole: /models/qwen/model-00002",
-        "on a, copy them again: rsync -a --checksum 10.1.0.2:/models/qwen/ /models/qwen/",
+        "`fleetctl weights push qwen --from b --to a` sends what is missing",
     ),
     "sleep targets are not masked": (
         sleep(),
@@ -344,7 +344,8 @@ def test_a_tag_that_is_another_image_on_the_other_box_is_told() -> None:
     assert box_findings(told[0], seen, told[0]) == []
     (found,) = box_findings(told[0], seen, told[1])
     assert (found.code, found.where) == ("B09", image)
-    assert f"on b: docker pull {image}" in found.fix and "image: nvcr.io/nvidia/vllm:latest@sha256:…" in found.fix
+    assert f"`fleetctl images push {image} --from a b`, or on b: docker pull {image}" in found.fix
+    assert f"`id: sha256:{'1' * 64}` beside image:" in found.fix
 
 
 def test_two_proxies_with_different_haproxy_are_a_note() -> None:

@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from . import VERSION, text
+from . import VERSION, log, text
+from .adapters import failed
 from .answer import Answer
 from .asked import read_request
 from .engine import Engine
@@ -48,8 +50,13 @@ class Api:
             "/v1/chat/completions": {"POST": self.chat},
             "/v1/completions": {"POST": self.complete},
             "/v1/embeddings": {"POST": self.embeddings},
+            "/v1/rerank": {"POST": self.rerank},
             "/tokenize": {"POST": self.tokenize},
         }
+        if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() in ("1", "true"):
+            log.plain("WARNING:  LoRA dynamic loading & unloading is enabled in the API server.")
+            self.routes["/v1/load_lora_adapter"] = {"POST": self.load_adapter}
+            self.routes["/v1/unload_lora_adapter"] = {"POST": self.unload_adapter}
 
     async def handle(self, request: Request) -> Response:
         """The answer to any request; never raises ApiError."""
@@ -118,7 +125,7 @@ class Api:
         """The served names, then the LoRA adapters."""
         args = self.engine.args
         base = [(name, args.model, None, self.context()) for name in args.served_model_name]
-        adapters = [(n, path, args.served_model_name[0], None) for n, path in args.lora_modules.items()]
+        adapters = [(n, path, args.served_model_name[0], None) for n, path in self.engine.adapters.loaded.items()]
         cards = [
             {
                 "id": name,
@@ -132,6 +139,25 @@ class Api:
             for name, root, parent, length in [*base, *adapters]
         ]
         return json_response({"object": "list", "data": cards})
+
+    async def load_adapter(self, request: Request) -> Response:
+        """POST /v1/load_lora_adapter: a sentence, not JSON."""
+        body = self.read_json(request)
+        for name in ("lora_name", "lora_path"):
+            if name not in body:
+                raise invalid("missing", f"body.{name}", "Field required", body)
+        if self.engine.control.now().lora_fails:
+            raise failed("out of memory")
+        said = self.engine.adapters.load(body["lora_name"], body["lora_path"], bool(body.get("load_inplace")))
+        log.info("serving.py:249", f"Loaded new LoRA adapter: name '{body['lora_name']}', path '{body['lora_path']}'")
+        return Response(200, said.encode())
+
+    async def unload_adapter(self, request: Request) -> Response:
+        """POST /v1/unload_lora_adapter."""
+        body = self.read_json(request)
+        if "lora_name" not in body:
+            raise invalid("missing", "body.lora_name", "Field required", body)
+        return Response(200, self.engine.adapters.unload(body["lora_name"]).encode())
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
@@ -170,7 +196,7 @@ class Api:
         served = self.engine.args.served_model_name
         model = body.get("model") or served[0]
         if model not in served:
-            raise unknown_model(str(model))
+            raise unknown_model(str(model), served)
         given = body.get("input")
         inputs = [item for item in (given if isinstance(given, list) else [given]) if isinstance(item, str)]
         if not inputs or (isinstance(given, list) and len(inputs) < len(given)):
@@ -188,6 +214,23 @@ class Api:
         return json_response(
             {"object": "list", "created": int(time.time()), "model": model, "data": data, "usage": usage}
         )
+
+    async def rerank(self, request: Request) -> Response:
+        """POST /v1/rerank: how much of the query's words each document has."""
+        ranked = self.ranked(self.read_json(request), "documents")
+        results = [
+            {"index": index, "document": {"text": document}, "relevance_score": score}
+            for index, document, score in ranked
+        ]
+        return json_response({"model": self.engine.args.served_model_name[0], "results": results})
+
+    def ranked(self, body: dict[str, Any], key: str) -> list[tuple[int, str, float]]:
+        """Number, text and score of each document under `key`, the best first."""
+        documents = [str(document) for document in body.get(key) or []]
+        scores = [text.likeness(str(body.get("query", "")), document) for document in documents]
+        self.engine.metrics.add("prompt_tokens", sum(text.count_tokens(document) for document in documents))
+        self.engine.metrics.success["stop"] += 1
+        return sorted(zip(range(len(documents)), documents, scores, strict=True), key=lambda one: -one[2])
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: a prompt, or messages."""

@@ -12,7 +12,7 @@ from .api import Api
 from .arguments import ServeArgs
 from .core import Core
 from .engine import Engine
-from .errors import engine_dead
+from .errors import ApiError, engine_dead
 from .httpd import HttpServer
 from .process import Child, fork, set_name
 from .settings import Control
@@ -25,8 +25,8 @@ class InterruptedLoadError(Exception):
     """SIGTERM or SIGINT while the engine was loading."""
 
 
-def run_server(args: ServeArgs, control: Control) -> int:
-    """Run the head or only rank of an engine until it stops; returns the exit status."""
+def run_server(args: ServeArgs, control: Control, api: type[Api] = Api) -> int:
+    """Run the head or only rank of an engine until it stops; returns the exit status. ``api`` is how it answers."""
     set_name("vllm")
     log.info("api_utils.py:347", f"vLLM server version {VERSION}, serving model {args.model}")
     log.info("api_utils.py:286", f"non-default args: {shown(args)}")
@@ -53,7 +53,7 @@ def run_server(args: ServeArgs, control: Control) -> int:
         os.kill(os.getpid(), signal.SIGINT)
     if cache_tokens is None:
         return 0 if control.now().zero_exit else 1
-    return asyncio.run(Server(args, control, core, cache_tokens).run(sock, address))
+    return asyncio.run(Server(args, control, core, cache_tokens, api).run(sock, address))
 
 
 def shown(args: ServeArgs) -> dict[str, object]:
@@ -114,8 +114,9 @@ def await_ready(core: Child, control: Control) -> int | None:
 class Server:
     """The serving part of the process's life."""
 
-    def __init__(self, args: ServeArgs, control: Control, core: Child, cache_tokens: int) -> None:
+    def __init__(self, args: ServeArgs, control: Control, core: Child, cache_tokens: int, api: type[Api]) -> None:
         self.args = args
+        self.api = api
         self.control = control
         self.core = core
         self.engine = Engine(args, control, cache_tokens)
@@ -127,11 +128,19 @@ class Server:
 
     async def run(self, sock: socket.socket, address: str) -> int:
         """Listen, serve until SIGTERM or the engine's death, stop in order; returns the exit status."""
+        for name, path in self.args.lora_modules.items():
+            try:
+                self.engine.adapters.load(name, path)
+            except ApiError as error:
+                where = "vllm/entrypoints/openai/models/serving.py 148 init_static_loras"
+                log.traceback([where], f"ValueError: {error}")
+                await self.stop_core_early()
+                return 1
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGINT, self.terminate)
         loop.add_reader(self.core.link.sock, self.hear_core)
-        api = Api(self.engine, self.before_completion)
+        api = self.api(self.engine, self.before_completion)
         keep_alive = float(os.environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5"))
         http = HttpServer(api.handle, keep_alive, self.args.access_log)
         log.info("entry.py:140", f"Starting vLLM server on {address}")
@@ -161,6 +170,11 @@ class Server:
         log.plain("INFO:     Application shutdown complete.")
         log.plain(f"INFO:     Finished server process [{os.getpid()}]")
         return self.status
+
+    async def stop_core_early(self) -> None:
+        """Stop the engine core before it was listened to."""
+        self.core.stop()
+        await asyncio.get_running_loop().run_in_executor(None, self.core.wait)
 
     def terminate(self) -> None:
         """SIGTERM or SIGINT."""
