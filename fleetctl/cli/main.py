@@ -39,7 +39,9 @@ from fleetctl.cli import (
     restart,
     rollback,
     schema,
+    setup,
     status,
+    teardown,
     top,
     tune,
     upgrade,
@@ -99,6 +101,8 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("setup")(setup.setup)
+app.command("teardown")(teardown.teardown)
 app.command("import")(importing.import_file)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)

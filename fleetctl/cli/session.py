@@ -30,13 +30,14 @@ def open_fleet(
     partly: bool = False,
     reach: float | None = None,
     user: str | None = None,
+    full: bool = False,
 ) -> Iterator[Subject]:
     """The fleet of a file, connected to all its boxes. Passwords are asked for on the terminal, where there is one.
 
     With ``via`` ([USER@]HOST) the file is the one that this box keeps with what it is in, and ``path`` is not read.
     With ``partly`` boxes that cannot be reached are left out, as long as one can. ``reach``: how long to wait for a
     box to answer at all, in seconds, where that is less than usual. ``user`` logs in on every box in place of what the
-    file says.
+    file says. ``full``: what is to be done on the boxes is more than what moves take.
     """
     import getpass
 
@@ -49,6 +50,7 @@ def open_fleet(
     ask_passphrase = (lambda key: getpass.getpass(f"passphrase of {key}: ")) if there else None
 
     ways: dict[str, Any] = {"ask_password": ask_password, "ask_passphrase": ask_passphrase, "accept_new": accept_new}
+    ways["full"] = full
     fleet, text = _of_file(path) if via is None else _of_box(via, **ways, config=ssh_config)
     if user is not None:
         fleet = _as_user(fleet, user)
@@ -62,7 +64,7 @@ def open_fleet(
     def again(name: str) -> BoxConnection:
         from fleetctl.remote.connection import connect
 
-        return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config)
+        return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config, full=full)
 
     with boxes:
         yield Subject(fleet, text, boxes, unreachable, again, path if via is None else None)

@@ -10,7 +10,6 @@ from typing import Any
 from fleetctl.facts.adapters import AdaptersFacts
 from fleetctl.facts.seen import Seen as Seen  # told here too, with what is made of it
 from fleetctl.facts.seen import first_fault as first_fault
-from fleetctl.plan.types import ASIDE, LORAS
 from fleetctl.render.release import Release
 
 
@@ -211,11 +210,11 @@ class MoveFacts(Seen):
             return "fleetctl doctor --fix"
         if self.operation == "weights repair":
             return "fleetctl weights verify MODEL --repair"
-        if self.operation in LORAS:
+        if self.operation.startswith("lora "):
             return f"the same `fleetctl {self.operation}`"
-        if self.operation in ASIDE:
+        if self.operation.startswith(("weights ", "images ")):
             return f"fleetctl {self.operation} MODEL"
-        more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
+        more = {"drain": " BOX", "undrain": " BOX", "teardown": " BOX", "upgrade": " MODEL --to BUILD"}
         return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property

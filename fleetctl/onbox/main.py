@@ -201,13 +201,21 @@ def _language() -> str:
         return "C"
 
 
-def serve(requests: IO[bytes], index: Dict[str, str]) -> None:
-    """Take over stdin (already wrapped as ``requests``) and stdout and serve until the client is gone."""
-    Program(requests, take_over_streams(), index).serve()
+def serve(requests: IO[bytes], index: Dict[str, str], *, limited: bool = False) -> None:
+    """Take over stdin (already wrapped as ``requests``) and stdout and serve until the client is gone.
+
+    ``limited``: ops do what moves take and no more; see onbox/limits.py.
+    """
+    answers = take_over_streams()
+    if limited:
+        Program(requests, answers, index, importlib.import_module("fleetctl.onbox.limits").within).serve()
+    else:
+        Program(requests, answers, index).serve()
 
 
 def take_over_streams() -> int:
     """Where answers go: a copy of standard output.
+
 
     Children and stray prints must not reach the protocol's streams, so 0 becomes /dev/null and 1 becomes stderr.
     """

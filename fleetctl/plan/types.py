@@ -20,7 +20,10 @@ ASIDE = (*WEIGHTS, "images push")
 LORAS = ("lora push", "lora remove")
 """Operations on adapters of engines that go on serving."""
 
-STAYING = ("restart", "drain", "undrain", "calibrate", "tune", "doctor", *ASIDE, *LORAS)
+ON_BOXES = ("setup", "teardown")
+"""Operations that make boxes ready or give them back."""
+
+STAYING = ("restart", "drain", "undrain", "calibrate", "tune", "doctor", *ASIDE, *LORAS, *ON_BOXES)
 """Operations that work on the live layout and leave the fleet in its generation."""
 
 
