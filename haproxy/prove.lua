@@ -1,6 +1,7 @@
 -- Takes an engine out of the rotation that fails completions while its /health is 200, until it answers one.
 --
 --   setenv question_BACKEND BODY     the JSON of the smallest chat completion; HAProxy 2.6 gives scripts no arguments
+--   setenv path_BACKEND PATH         where it is asked, if it is something else: vectors, of an engine that embeds
 --   lua-load prove.lua
 --
 -- A request that failed on an engine makes it suspect: one that was tried again, or an answer with 5xx. It gets no more
@@ -65,22 +66,22 @@ function ask_engine(server, seconds, path, body)
 end
 
 -- Until the engine is well, or is found to be no matter of completions.
-local function examine(server, name, body)
-    local word = ask_engine(server, SUSPECT, PATH, body)
+local function examine(server, name, body, path)
+    local word = ask_engine(server, SUSPECT, path, body)
     if word == "failed" then
         examined[name] = "out"
         server:set_weight("0%")
         core.Warning(name .. " fails completions: it gets no requests until it answers one")
         repeat
             core.msleep(AGAIN)
-            word = ask_engine(server, OUT, PATH, body)
+            word = ask_engine(server, OUT, path, body)
         until word == "answered" or replaced()
         core.Warning(name .. " answers completions again")
     end
     server:set_weight("100%")
 end
 
-local function watch(label, backend, body)
+local function watch(label, backend, body, path)
     local known = {}
     local seen = failures(backend)
     for name, server in pairs(backend.servers) do
@@ -101,7 +102,7 @@ local function watch(label, backend, body)
                         server:set_weight("0%")
                     end
                     core.register_task(function()
-                        local whole, problem = pcall(examine, server, full, body)
+                        local whole, problem = pcall(examine, server, full, body, path)
                         if not whole then
                             -- An engine is never left out for a fault of this script.
                             server:set_weight("100%")
@@ -120,7 +121,7 @@ core.register_init(function()
         local body = os.getenv("question_" .. name)
         if body ~= nil then
             core.register_task(function()
-                watch(name, backend, body)
+                watch(name, backend, body, os.getenv("path_" .. name) or PATH)
             end)
         end
     end

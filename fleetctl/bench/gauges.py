@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass, field
 
 _LINE = re.compile(
-    r"^(?:vllm|sglang):(num_requests_running|num_running_reqs|num_requests_waiting|num_queue_reqs|kv_cache_usage_perc|"
-    r"gpu_cache_usage_perc|token_usage)(?:\{[^}]*\})? ([0-9.eE+-]+)",
+    r"^(?:vllm|sglang|llamacpp):(num_requests_running|num_running_reqs|requests_processing|num_requests_waiting|"
+    r"num_queue_reqs|requests_deferred|kv_cache_usage_perc|gpu_cache_usage_perc|token_usage)"
+    r"(?:\{[^}]*\})? ([0-9.eE+-]+)",
     re.MULTILINE,
 )
-_RUNNING = ("num_requests_running", "num_running_reqs")
-_WAITING = ("num_requests_waiting", "num_queue_reqs")
+_RUNNING = ("num_requests_running", "num_running_reqs", "requests_processing")
+_WAITING = ("num_requests_waiting", "num_queue_reqs", "requests_deferred")
 
 
 @dataclass

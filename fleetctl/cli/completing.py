@@ -45,6 +45,11 @@ def models(context: typer.Context, incomplete: str) -> list[str]:
     return _begun(_part(_tree(context), "models"), incomplete)
 
 
+def builds(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the builds that an engine can be started from."""
+    return _begun(_part(_tree(context), "builds"), incomplete)
+
+
 def layouts(context: typer.Context, incomplete: str) -> list[str]:
     """Names of the layouts."""
     return _begun(_part(_tree(context), "layouts"), incomplete)

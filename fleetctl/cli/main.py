@@ -25,6 +25,7 @@ from fleetctl.cli import (
     guard,
     history,
     images,
+    importing,
     init,
     lab,
     link,
@@ -39,6 +40,7 @@ from fleetctl.cli import (
     status,
     top,
     tune,
+    upgrade,
     web,
     weights,
 )
@@ -95,11 +97,13 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("import")(importing.import_file)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)
 app.command("plan")(plan.plan)
 app.command("cutover")(cutover.cutover)
 app.command("apply")(apply.apply)
+app.command("upgrade")(upgrade.upgrade)
 app.command("restart")(restart.restart)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)

@@ -19,7 +19,7 @@ from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
 from fleetctl.facts.types import lead_of, unfinished
-from fleetctl.plan.types import ASIDE, Plan
+from fleetctl.plan.types import ASIDE, WEIGHTS, Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
 from fleetctl.run.fill import Filler
@@ -42,6 +42,10 @@ from fleetctl.spec.units import seconds
 
 if TYPE_CHECKING:
     from fleetctl.run.execute import Execution
+
+
+def _goal(plan: Plan) -> str:
+    return "" if plan.operation in ASIDE else f" to {plan.to_layout}"
 
 
 class Mover:
@@ -254,14 +258,14 @@ class Mover:
         plan = history.plan
         who = history.meta.get("who")
         if history.undoing:
-            self._say(f"a {plan.operation} to {plan.to_layout} by {who} was being undone: finishing that first")
+            self._say(f"a {plan.operation}{_goal(plan)} by {who} was being undone: finishing that first")
             with self._view(plan) as view:
                 execution.listen_to(view)
                 execution.undo(history.why)
             if self._control.stop.is_set():
                 raise InterruptedMoveError(f"{self._control.reason}; the {plan.operation} is undone")
             return True
-        self._say(f"a {plan.operation} to {plan.to_layout} by {who} was cut off")
+        self._say(f"a {plan.operation}{_goal(plan)} by {who} was cut off")
         self._ask("Finish it?")
         with self._view(plan) as view:
             execution.listen_to(view)
@@ -285,12 +289,16 @@ class Mover:
     def _take_back(self, lead: str, move: str) -> None:
         history, execution = self._take_up(lead, move)
         plan = history.plan
-        self._say(f"a {plan.operation} to {plan.to_layout} by {history.meta.get('who')} was cut off")
+        self._say(f"a {plan.operation}{_goal(plan)} by {history.meta.get('who')} was cut off")
         self._ask("Undo it?")
         with self._view(plan) as view:
             execution.listen_to(view)
             execution.undo(history.why or f"{ON_REQUEST} after it was cut off")
-        self._say(f"the fleet is back in {plan.from_layout or 'the state before fleetctl'}")
+        if plan.operation in ASIDE:
+            more = ", `fleetctl weights prune` removes it" if plan.operation in WEIGHTS else ""
+            self._say(f"the {plan.operation} is closed; what had arrived stays{more}")
+        else:
+            self._say(f"the fleet is back in {plan.from_layout or 'the state before fleetctl'}")
 
     @contextmanager
     def _view(self, plan: Plan) -> Iterator[Callable[[Record], None]]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fleetctl.cli.output import hang
 from fleetctl.facts.history import GenerationTold
-from fleetctl.plan.types import STAYING
+from fleetctl.plan.types import STAYING, WEIGHTS
 from fleetctl.run.history import CUT_OFF, DONE, FAILED, UNDER_WAY, UNDONE, Change, StepTold
 from fleetctl.spec.units import seconds
 
@@ -58,6 +58,8 @@ def show_history(found: list[Change], out: Console) -> None:
 
 def what(change: Change) -> str:
     """A move in a few words: operation, layouts and generation."""
+    if change.operation in WEIGHTS:
+        return change.operation
     if change.operation in STAYING:
         return f"{change.operation} in {_place(change.to_layout, change.generation)}"
     origin = _place(change.from_layout, change.from_generation)

@@ -10,7 +10,7 @@ from fleetctl.cli.output import hang
 from fleetctl.cli.show_history import when
 from fleetctl.facts.assess import Assessment, EngineState
 from fleetctl.facts.types import MoveFacts
-from fleetctl.plan.types import STAYING
+from fleetctl.plan.types import ASIDE, STAYING
 from fleetctl.run.overview import Overview
 from fleetctl.spec.units import size
 from fleetctl.watch.sample import Copy, Figures, Sample
@@ -119,9 +119,11 @@ def _show_move(found: Assessment, out: Console, *, every: bool) -> None:
     move = found.unfinished
     if move is None:
         return
-    told = f"{move.operation} {_where(move)} by {escape(move.who)}"
+    where = "" if move.operation in ASIDE else f" {_where(move)}"
+    told = f"{move.operation}{where} by {escape(move.who)}"
     if found.under_way():
-        hang(out, f"[cyan]under way[/]: {told}; what is not right yet is not listed meanwhile", 11)
+        more = "" if move.operation in ASIDE else "; what is not right yet is not listed meanwhile"
+        hang(out, f"[cyan]under way[/]: {told}{more}", 11)
         return
     hang(out, f"[bold yellow]cut off[/]: {told}; {move.ways}", 9)
     if every:
@@ -138,8 +140,12 @@ def _where(move: MoveFacts) -> str:
 
 
 def _last(move: MoveFacts) -> str:
-    stays = move.operation in STAYING
-    what = f"{move.operation} in {escape(move.to_layout or 'nothing')}" if stays else f"{move.operation} {_where(move)}"
+    if move.operation in ASIDE:
+        what = move.operation
+    elif move.operation in STAYING:
+        what = f"{move.operation} in {escape(move.to_layout or 'nothing')}"
+    else:
+        what = f"{move.operation} {_where(move)}"
     result = (move.end or {}).get("result", "")
     return f"{what} by {escape(move.who)}, {when(move.started)}, {result}; `fleetctl history` shows more"
 

@@ -6,11 +6,34 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Yes
 
 app = typer.Typer(no_args_is_help=True, help="Weights of models on the boxes: fetch, send, verify, remove.")
 
-Models = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]…", help="Models of fleet.yaml; default: all.")]
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MODEL]…", help="Models of fleet.yaml; default: all.", autocompletion=completing.models),
+]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model of fleet.yaml.", autocompletion=completing.models)]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="BOX", help="The box that has them right.", autocompletion=completing.boxes),
+]
+To = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to", metavar="BOX", help="Only these; default: all that need them.", autocompletion=completing.boxes
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="BOX", help="The box; default: the first.", autocompletion=completing.boxes),
+]
+OnBoxes = Annotated[
+    list[str] | None,
+    typer.Option("--on", metavar="BOX", help="Only these boxes.", autocompletion=completing.boxes),
+]
 Limit = Annotated[
     str | None,
     typer.Option("--limit", help="Most bytes a second of all transfers together, like 2GB/s; none: no limit."),
@@ -28,10 +51,8 @@ def _group() -> None:
 @app.command()
 def push(
     models: Models = None,
-    source: Annotated[str | None, typer.Option("--from", metavar="BOX", help="The box that has them.")] = None,
-    to: Annotated[
-        list[str] | None, typer.Option("--to", metavar="BOX", help="Only these; default: all that need them.")
-    ] = None,
+    source: From = None,
+    to: To = None,
     limit: Limit = None,
     streams: Streams = None,
     fleet: FleetFile = DEFAULT_FLEET,
@@ -59,15 +80,49 @@ def push(
 
 
 @app.command()
+def pull(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model of fleet.yaml.", autocompletion=completing.models)
+    ],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SOURCE", help="For a folder: one of this machine, or a hub id."),
+    ] = None,
+    on: On = None,
+    here: Annotated[bool, typer.Option("--here", help="Fetch on this machine, and send it over SSH.")] = False,
+    limit: Limit = None,
+    fleet: FleetFile = DEFAULT_FLEET,
+    yes: Yes = False,
+    take_over: TakeOver = False,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+    debug: Debug = False,
+) -> None:
+    """Get a model from the hub, or from a folder of this machine, onto one box; `weights push` brings it to the others.
+
+    The box fetches a hub id itself where its engine's environment has huggingface_hub; else this machine does.
+    """
+    from fleetctl.cli.mover import Mover
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.plan.weights import PULL
+    from fleetctl.run.pulling import plan_pull
+    from fleetctl.run.weights import parse_limit
+
+    rate = parse_limit(limit)
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
+        mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
+        mover.work(PULL, lambda seen: plan_pull(subject, seen, model, source=source, on=on, here=here, limit=rate))
+
+
+@app.command()
 def verify(
     models: Models = None,
     full: Annotated[bool, typer.Option("--full", help="Read every file, not only those that were touched.")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Send what is wrong again, from a right one.")] = False,
     accept: Annotated[bool, typer.Option("--accept", help="Record what is there now as right.")] = False,
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="BOX", help="The box that is right, for --repair.")
-    ] = None,
-    boxes: Annotated[list[str] | None, typer.Option("--on", metavar="BOX", help="Only these boxes.")] = None,
+    source: From = None,
+    boxes: OnBoxes = None,
     limit: Limit = None,
     fleet: FleetFile = DEFAULT_FLEET,
     yes: Yes = False,
@@ -108,6 +163,35 @@ def verify(
             return
     if wrong:
         raise typer.Exit(UnhealthyError.exit_code)
+
+
+@app.command()
+def prune(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FOLDER|ID[@COMMIT]]…", help="Only these; default: all that fleetctl put there."),
+    ] = None,
+    needed: Annotated[bool, typer.Option("--needed", help="Also what is needed, where it is named.")] = False,
+    fleet: FleetFile = DEFAULT_FLEET,
+    yes: Yes = False,
+    take_over: TakeOver = False,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+    debug: Debug = False,
+) -> None:
+    """Remove weights that no layout and no kept generation uses, and what transfers that were cut off have left.
+
+    Only what fleetctl put on the boxes; another revision in a hub's cache has to be named.
+    """
+    from fleetctl.cli.mover import Mover
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.plan.weights import PRUNE
+    from fleetctl.run.pruning import plan_prune
+
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as subject:
+        mover = Mover(subject, as_json=json, yes=yes, take_over=take_over)
+        mover.work(PRUNE, lambda seen: plan_prune(subject, seen, names or (), needed=needed))
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from fleetctl.engine.runtimes.runtime import OPENAI_LIST, ModelList, Reranking
 from fleetctl.errors import FleetError
 
 LARGEST = 32 << 20  # bytes of an answer
@@ -51,13 +52,32 @@ class EngineClient:
             base_url=url, transport=transport, headers=headers, timeout=httpx.Timeout(timeout), trust_env=False
         )
 
-    def models(self) -> dict[str, int | None]:
-        """Names the engine serves, with the longest request each takes (max_model_len) where it says so."""
-        body = self._json(self._send("GET", "/v1/models"))
+    def models(self, listed: ModelList = OPENAI_LIST) -> dict[str, int | None]:
+        """Names the engine serves, with the longest request each takes where it says so."""
+        body = self._json(self._send("GET", listed.path))
         try:
-            return {str(model["id"]): model.get("max_model_len") for model in body.get("data") or []}
-        except (TypeError, KeyError, AttributeError):
-            raise EngineError("/v1/models does not list models", answer=json.dumps(body)) from None
+            return listed.read(body)
+        except (TypeError, KeyError, AttributeError, ValueError, OverflowError):
+            raise EngineError(f"{listed.path} does not list models", answer=json.dumps(body)) from None
+
+    def embed(self, model: str, texts: Sequence[str]) -> list[list[float]]:
+        """The vectors of texts, in their order. Raises EngineError for what are no vectors of numbers."""
+        question = {"model": model, "input": list(texts), "encoding_format": "float"}
+        body = self._json(self._send("POST", "/v1/embeddings", json=question))
+        try:
+            by_index = {int(one["index"]): [float(number) for number in one["embedding"]] for one in body["data"]}
+            return [by_index[index] for index in range(len(texts))]
+        except (ValueError, TypeError, LookupError, OverflowError):
+            raise EngineError("what came are no embeddings of these texts", answer=json.dumps(body)) from None
+
+    def rerank(self, form: Reranking, model: str, query: str, documents: Sequence[str]) -> dict[int, float]:
+        """Number of a document → how well it answers the query."""
+        question = {"model": model, "query": query, form.documents: list(documents)}
+        body = self._loaded(self._send("POST", form.path, json=question))
+        try:
+            return form.read(body)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            raise EngineError("what came is no ranking of documents", answer=json.dumps(body)) from None
 
     def chat(self, model: str, prompt: str, max_tokens: int) -> Answer:
         """A chat completion in one piece. Raises EngineError unless it has text."""
@@ -126,14 +146,16 @@ class EngineClient:
         return answer
 
     def _json(self, answer: httpx.Response) -> dict[str, Any]:
-        path = answer.request.url.path
-        try:
-            body = answer.json()
-        except (ValueError, RecursionError) as error:
-            raise EngineError(f"{path} did not answer with JSON", answer=answer.text) from error
+        body = self._loaded(answer)
         if not isinstance(body, dict):
-            raise EngineError(f"{path} did not answer with a JSON object", answer=answer.text)
+            raise EngineError(f"{answer.request.url.path} did not answer with a JSON object", answer=answer.text)
         return body
+
+    def _loaded(self, answer: httpx.Response) -> Any:
+        try:
+            return answer.json()
+        except (ValueError, RecursionError) as error:
+            raise EngineError(f"{answer.request.url.path} did not answer with JSON", answer=answer.text) from error
 
     def __enter__(self) -> EngineClient:
         return self

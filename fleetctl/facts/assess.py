@@ -10,6 +10,7 @@ from fleetctl.facts.proxies import holders, running_proxies, seen_of, servers_up
 from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, ServerFacts, lead_of, open_move
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
 from fleetctl.plan.firewall import problems as firewall_problems
+from fleetctl.plan.types import ASIDE
 from fleetctl.remote.errors import OpFailed
 from fleetctl.render.names import GUARD_UNIT
 from fleetctl.render.release import Engine, ProxyConfig, Release
@@ -106,8 +107,9 @@ def assess(
     if release.proxy and release.proxy.floating:
         found.address = release.proxy.floating.address
         found.address_on = holders(release.proxy, observed)
-    if not found.under_way():
-        wrong = found.problems if found.unfinished is None else found.consequences
+    of_weights = found.unfinished is not None and found.unfinished.operation in ASIDE
+    if of_weights or not found.under_way():
+        wrong = found.problems if found.unfinished is None or of_weights else found.consequences
         states = {engine.id: engine.state for engine in found.engines}
         wrong += _problems(release, observed, facts.generation, states)
     return found

@@ -66,11 +66,12 @@ class ProcessFacts(Seen):
 
 
 class PathFacts(Seen):
-    """A program or a weights folder."""
+    """A program or a weights folder. ``proven``: checksums say what is in it, and it was not touched since."""
 
     kind: str
     size: int = 0
     executable: bool = False
+    proven: bool | None = None
 
 
 class ImageFacts(Seen):
@@ -217,7 +218,8 @@ class MoveFacts(Seen):
             return "fleetctl weights verify MODEL --repair"
         if self.operation.startswith(("weights ", "images ")):
             return f"fleetctl {self.operation} MODEL"
-        return f"fleetctl {self.operation}" + (" BOX" if self.operation in ("drain", "undrain") else "")
+        more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
+        return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property
     def ways(self) -> str:

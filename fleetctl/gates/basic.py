@@ -1,4 +1,4 @@
-"""Gates that every engine passes before it gets traffic: right model and context, and real completions."""
+"""Gates that every engine passes before it gets traffic: right model and context, and real work."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from fleetctl.engine.client import EngineClient, EngineError
+from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.gates.canary import pass_canary
+from fleetctl.gates.encoders import embedding, ranking
 from fleetctl.render.release import Engine
 from fleetctl.spec.fleet_gates import Gates
+from fleetctl.spec.fleet_model import Task
 
 
 def right_model(engine: Engine, client: EngineClient) -> dict[str, Any]:
     """The engine serves the names and the context length that the release says."""
-    served = client.models()
+    runtime = RUNTIMES[engine.runtime]
+    served = client.models(runtime.models)
     missing = [name for name in engine.served_as if name not in served]
     if missing:
         raise EngineError(f"it does not serve {', '.join(missing)} but {', '.join(served) or 'nothing'}")
     context = served[engine.served_as[0]]
-    if context is not None and context != engine.context:
-        raise EngineError(f"its context is {context} tokens and has to be {engine.context}")
+    if context is not None and (context < engine.context or (runtime.exact_context and context != engine.context)):
+        least = "" if runtime.exact_context else "at least "
+        raise EngineError(f"its context is {context} tokens and has to be {least}{engine.context}")
     return {"served": sorted(served), "context": context}
 
 
@@ -45,11 +50,17 @@ def pass_gates(
 
     The long prompt is asked with ``long_context`` only.
     """
-    within = gates.completion.within
+    within, vectors = gates.completion.within, gates.embedding
     checks: dict[str, tuple[float, Callable[[EngineClient], dict[str, Any]]]] = {
         "model": (within, lambda client: right_model(engine, client)),
-        "completion": (within, lambda client: completion(engine, client, gates)),
     }
+    proofs: dict[Task, tuple[str, float, Callable[[EngineClient], dict[str, Any]]]] = {
+        "generate": ("completion", within, lambda client: completion(engine, client, gates)),
+        "embed": ("embedding", vectors.within, lambda client: embedding(engine, client, vectors)),
+        "rerank": ("ranking", vectors.within, lambda client: ranking(engine, client)),
+    }
+    proof, limit_of_proof, check_of_proof = proofs[engine.task]
+    checks[proof] = (limit_of_proof, check_of_proof)
     canary = gates.long_context
     if canary is not None and long_context:
         checks["long_context"] = (canary.within, lambda client: pass_canary(engine, canary, client))

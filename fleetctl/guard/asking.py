@@ -21,9 +21,13 @@ MAX_TOKENS = 16  # the first of them is enough
 _PROGRESS = re.compile(
     r"vllm:(?:(?:prompt_tokens|generation_tokens|num_preemptions|spec_decode_num_drafts)(?:_total)?"
     r"|iteration_tokens_total_(?:count|sum)|kv_cache_usage_perc|gpu_cache_usage_perc)"
+    r"|sglang:(?:(?:prompt_tokens|generation_tokens)(?:_total)?|token_usage)"
+    r"|llamacpp:(?:prompt_tokens|tokens_predicted|n_decode)_total"
+    r"|te_(?:embed|predict)_success(?:_total)?|te_batch_next_size_count"
 )
-_RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
-_SAMPLE = re.compile(r"^(vllm:[a-zA-Z0-9_]+)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
+_RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
+_WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred", "te_queue_size")
+_SAMPLE = re.compile(r"^((?:(?:vllm|sglang|llamacpp):|te_)[a-zA-Z0-9_]+)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
 
 class Measured(NamedTuple):
@@ -38,14 +42,15 @@ def measured(text: str) -> Optional[Measured]:
     """Counters of an engine from Prometheus text, summed over its labels; None when they are not there."""
     sums: Dict[str, float] = {}
     for name, value in _SAMPLE.findall(text):
-        if name in (_RUNNING, _WAITING) or _PROGRESS.fullmatch(name):
+        if name in _RUNNING or name in _WAITING or _PROGRESS.fullmatch(name):
             try:
                 sums[name] = sums.get(name, 0.0) + float(value)
             except ValueError:
                 continue
-    if _RUNNING not in sums:
+    # text-embeddings-inference tells its queue alone; what it works on is seen by the proxy's connections.
+    if not any(name in sums for name in (*_RUNNING, "te_queue_size")):
         return None
-    running, waiting = int(sums.pop(_RUNNING)), int(sums.pop(_WAITING, 0.0))
+    running, waiting = (int(sum(sums.pop(name, 0.0) for name in names)) for names in (_RUNNING, _WAITING))
     return Measured(running, waiting, tuple(sorted(sums.items())))
 
 
@@ -115,7 +120,10 @@ def completion(place: Place, within: float) -> Tuple[bool, bool, str]:
     deadline = time.monotonic() + within
     status, said = 0, ""
     try:
-        for path, body in (("/v1/chat/completions", chat), ("/v1/completions", plain)):
+        if place.path:
+            status = _status(place, deadline)
+            said = "answered %s" % place.path if status == 200 else ""
+        for path, body in () if place.path else (("/v1/chat/completions", chat), ("/v1/completions", plain)):
             asked = dict(body, model=place.model, max_tokens=MAX_TOKENS, stream=True)
             status, said = _first_word(place, path, asked, deadline)
             if status not in (400, 404, 422):  # no chat template, for example
@@ -130,6 +138,19 @@ def completion(place: Place, within: float) -> Tuple[bool, bool, str]:
     if status >= 500 or (status == 200 and not said):
         return False, False, "a completion failed with status %d" % status
     return True, False, said or "status %d" % status
+
+
+def _status(place: Place, deadline: float) -> int:
+    """Status of the whole answer to the question that proves an engine which completes nothing."""
+    connection = http.client.HTTPConnection(place.address, place.port, timeout=max(0.1, deadline - time.monotonic()))
+    try:
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        connection.request("POST", place.path, place.question, headers)
+        answer = connection.getresponse()
+        answer.read(LIMIT)
+        return answer.status
+    finally:
+        connection.close()
 
 
 def _first_word(place: Place, path: str, body: Dict[str, Any], deadline: float) -> Tuple[int, str]:

@@ -39,6 +39,10 @@ class Place(NamedTuple):
     """The boxes of its other ranks."""
     most: int = 0
     """The share of the box's memory that its rank here was given, in bytes."""
+    path: str = ""
+    """Where a question proves it; empty: a completion does."""
+    question: str = ""
+    """The JSON of that question."""
 
 
 def now() -> float:
@@ -95,6 +99,7 @@ class Layout:
 def places_in(release: Dict[str, Any], box: str) -> List[Place]:
     """Engines of a release that have a rank on a box, those with the largest share of memory first."""
     memory = {budget["box"]: budget["memory"] for budget in release.get("budgets", ())}.get(box, 0)
+    backends = {one["name"]: one for one in (release.get("proxy") or {}).get("backends", ())}
     found = []
     for engine in release["engines"]:
         for rank in engine["ranks"]:
@@ -109,6 +114,8 @@ def places_in(release: Dict[str, Any], box: str) -> List[Place]:
                     model=str(engine["served_as"][0]),
                     fellows=tuple(str(other["box"]) for other in engine["ranks"] if other["box"] != box),
                     most=int(float(rank["share"]) * memory),
+                    path=str(backends.get(engine["backend"], {}).get("path", "")),
+                    question=str(backends.get(engine["backend"], {}).get("question", "")),
                 )
                 found.append((float(rank["share"]), place))
     return [place for _, place in sorted(found, key=lambda pair: (-pair[0], pair[1].unit))]

@@ -20,7 +20,7 @@ TOOLS |= {"pkill", "killall", "skill", "fuser", "lsof"}
 LONGEST_LINE = 8192  # characters
 MOST_TOOLS, MOST_WORDS = 30, 200  # of a line, and after each of them
 # Names of programs that are engines, as pkill and killall are told them.
-ENGINES = re.compile(r"(?i)vllm|sglang|llama-server|^/?(?:usr/bin/)?python3?$")
+ENGINES = re.compile(r"(?i)vllm|sglang|llama-server|text-embeddings-router|infinity_emb|^/?(?:usr/bin/)?python3?$")
 ENGINE = re.compile(
     r"(?:^|[\s/'\"])(?:(?:vllm['\",\s]+serve|vllm\.entrypoints|sglang\.launch_server|sglang['\",\s]+serve)\b"
     r"|llama-server['\",\s]+-)"

@@ -4,7 +4,6 @@ The folder beside has ``goal.json`` (what is to arrive), ``jobs.json`` (the part
 transfer that was cut off has left there is not trusted: it is read, and what has the right checksum is kept.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -204,15 +203,3 @@ def load(place: Place, name: str) -> Any:
             return json.load(source)
     except (OSError, ValueError) as error:
         raise OpError("the transfer to %s was not begun: %s" % (place.key, error)) from None
-
-
-@op("weights_drop_arriving")
-def weights_drop_arriving(call: Call, place: Dict[str, Any], commit: str = "") -> Dict[str, Any]:
-    """Remove what a transfer that was cut off has left."""
-    import shutil
-
-    where = place_of(place, commit if "repo" in place else "")
-    if where is not None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(where.staging)
-    return {}

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from fleetctl.onbox.files import digest
 from fleetctl.onbox.main import Call, OpError, op
@@ -16,17 +16,20 @@ OLDEST = {"podman": 4, "docker": 20}
 """Versions that have what a unit asks of them: --log-driver=passthrough, and --pull=never."""
 
 
-def venv_build(call: Call, binary: str) -> Optional[Dict[str, str]]:
+def venv_build(call: Call, binary: str, packages: Sequence[str] = ()) -> Optional[Dict[str, str]]:
     """Version of the package that a venv's program comes from, and a digest over the list of its files.
+
+    ``packages`` are names that it may have, by default that of the program.
 
     pip writes the checksum of every file of a package to RECORD, so that one checksum of it stands for all. A program
     that pip did not install has no version and the digest of its own file; None when it is not there.
     """
-    package = os.path.basename(binary)
+    program = os.path.basename(binary)
+    wanted = {name.replace("_", "-") for name in packages or (program, program + "-cpu")}
     venv = os.path.dirname(os.path.dirname(binary))
-    for record in sorted(glob.glob("%s/lib/python3*/site-packages/%s*.dist-info/RECORD" % (venv, package))):
+    for record in sorted(glob.glob("%s/lib/python3*/site-packages/*.dist-info/RECORD" % venv)):
         name, _, version = os.path.basename(os.path.dirname(record))[: -len(".dist-info")].partition("-")
-        if name.replace("_", "-") in (package, package + "-cpu"):
+        if name.replace("_", "-") in wanted:
             with open(record, "rb") as source:
                 return {"version": version, "digest": hashlib.sha256(source.read()).hexdigest()}
     own = digest(call, [binary])[binary]
@@ -90,9 +93,12 @@ def image_facts(call: Call, asked: List[List[str]]) -> Dict[str, Any]:
 
 
 @op("builds")
-def builds(call: Call, binaries: List[str], images: List[List[str]]) -> Dict[str, Any]:
-    """Program path or image reference → its build, None where there is none."""
-    found: Dict[str, Any] = {binary: venv_build(call, binary) for binary in binaries}
+def builds(
+    call: Call, binaries: List[str], images: List[List[str]], packages: Optional[Dict[str, List[str]]] = None
+) -> Dict[str, Any]:
+    """Program path or image reference → its build, None where there is none. ``packages`` as `venv_build` has them."""
+    named = packages or {}
+    found: Dict[str, Any] = {binary: venv_build(call, binary, named.get(binary, ())) for binary in binaries}
     found.update({image: image_build(call, engine, image) for engine, image in images})
     return found
 

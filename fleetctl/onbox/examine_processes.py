@@ -58,17 +58,17 @@ def _process(pid: int) -> Optional[Dict[str, Any]]:
 
 
 def looks_like_engine(command: List[str]) -> bool:
-    """A command line that serves a model: `vllm serve`, `python3 -m sglang.launch_server`, `llama-server`."""
+    """A command line that serves a model: `vllm serve`, `python3 -m sglang.launch_server`, `llama-server`, …"""
     words = [os.path.basename(word) for word in command[:6]]
     if not words:
         return False
-    if words[0].startswith(TITLES) or words[0] == "llama-server":
+    if words[0].startswith(TITLES) or words[0] in ("llama-server", "text-embeddings-router"):
         return True
     if re.match(r"python[\d.]*$", words[0]):
         words = words[1:]
     if words[:1] == ["-m"]:
         return bool(re.match(r"vllm\.entrypoints\.|sglang\.launch_server|llama_cpp\.server", " ".join(words[1:2])))
-    return words[:2] in (["vllm", "serve"], ["sglang", "serve"])
+    return words[:1] == ["infinity_emb"] or words[:2] in (["vllm", "serve"], ["sglang", "serve"])
 
 
 def _command(pid: int) -> List[str]:

@@ -12,10 +12,12 @@ from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.acting import Target
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.builds import image_facts
-from fleetctl.onbox.main import Call, op
+from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.manifests import read_manifest, touched
 from fleetctl.onbox.ports import port_owners
 from fleetctl.onbox.superseded import FOLDERS
 from fleetctl.onbox.unitfiles import told_of, unit_files
+from fleetctl.onbox.weightplaces import Place
 
 PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
@@ -30,10 +32,20 @@ def folder_size(path: str) -> int:
 def path_facts(path: str) -> Dict[str, Any]:
     """Whether something is there, what, and how large."""
     if os.path.isdir(path):
-        return {"kind": "folder", "size": folder_size(path)}
+        return {"kind": "folder", "size": folder_size(path), "proven": is_proven(path)}
     if os.path.exists(path):
         return {"kind": "file", "size": os.path.getsize(path), "executable": os.access(path, os.X_OK)}
     return {"kind": "missing", "size": 0}
+
+
+def is_proven(path: str) -> bool:
+    """Checksums of a model's folder were made, and nothing in it was touched since."""
+    place = Place(os.path.normpath(path))
+    try:
+        manifest = read_manifest(place)
+        return manifest is not None and not touched(place, manifest)
+    except (OpError, OSError):
+        return False
 
 
 def written_units(paths: List[str]) -> List[str]:

@@ -12,7 +12,7 @@ NO_LIBRARY = 3
 # What the engine's own download takes: weights in one format, and the small files beside them. What is there already is
 # not asked for again; where the hub is out of reach, what an earlier download left has to be enough.
 FETCH = """
-import glob, sys
+import glob, os, shutil, sys
 try:
     from huggingface_hub import HfApi, snapshot_download
 except ImportError:
@@ -33,8 +33,24 @@ def kept():
             continue
         if glob.glob(glob.escape(path) + "/*" + end):
             return path
+def refuse_without_room(info, end):
+    from huggingface_hub import constants, try_to_load_from_cache
+    cache, need = constants.HF_HUB_CACHE, 0
+    for one in info.siblings:
+        mine = one.rfilename.endswith(end) and not one.rfilename.startswith(("original/", "consolidated"))
+        if mine and one.size and not isinstance(
+            try_to_load_from_cache(repo, one.rfilename, revision=info.sha), str
+        ):
+            need += one.size
+    while not os.path.isdir(cache):
+        cache = os.path.dirname(cache)
+    free = shutil.disk_usage(cache).free
+    if need > free:
+        sys.exit("no room: %d bytes are to be fetched and %d are free on the disk of %s" % (need, free, cache))
 try:
-    names = [one.rfilename for one in HfApi().model_info(repo, revision=revision).siblings]
+    info = HfApi().model_info(repo, revision=revision, files_metadata=True)
+    names = [one.rfilename for one in info.siblings]
+    refuse_without_room(info, next((end for end in ends if any(name.endswith(end) for name in names)), ""))
     path = snapshot(next((end for end in ends if any(name.endswith(end) for name in names)), ""))
 except Exception as error:
     path = kept()

@@ -12,6 +12,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox.files import write
+from fleetctl.onbox.fingerprints import READ, WEIGHTS
 from fleetctl.onbox.kept import VAR, read_object
 from fleetctl.onbox.main import Call
 from fleetctl.onbox.partsums import PART, Sums
@@ -87,9 +88,20 @@ def entry(sums: Sums) -> Dict[str, Any]:
 
 
 def tree_of(files: Dict[str, Dict[str, Any]]) -> str:
-    """One digest for all files of a model: two boxes with the same one have the same bytes in the same files."""
-    lines = ["%s\0%d\0%s\n" % (name, one["size"], one["sha256"]) for name, one in sorted(files.items())]
+    """One digest for what an engine reads of a model: boxes with the same one have the same bytes in the same files."""
+    read = {name: files[name] for name in read_of(list(files))}
+    lines = ["%s\0%d\0%s\n" % (name, one["size"], one["sha256"]) for name, one in sorted(read.items())]
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def read_of(names: List[str]) -> List[str]:
+    """Those of a model's files that an engine reads: weights in one format, and the small files beside them.
+
+    Boxes may have fetched other files of a repository, a README or the same weights in another format.
+    """
+    mine = [name for name in names if name.endswith(READ) and not name.startswith(("original/", "consolidated"))]
+    first = next((end for end in WEIGHTS if any(name.endswith(end) for name in mine)), "")
+    return [name for name in mine if name.endswith(first) or not name.endswith(WEIGHTS)] or names
 
 
 def looks_the_same(place: Place, name: str, known: Dict[str, Any]) -> bool:

@@ -89,14 +89,14 @@ def hashed(call: Call, path: str, whole: bool, add: Callable[[int], None]) -> Su
     return Sums(at, after.st_mtime_ns, (digest.hexdigest() if digest else parts[0]) if whole else "", parts)
 
 
-def hash_all(call: Call, paths: Dict[str, str], whole: bool, doing: str) -> Dict[str, Sums]:
+def hash_all(call: Call, paths: Dict[str, str]) -> Dict[str, Sums]:
     """Sums of files by name, the largest first, several at once. The first failure ends all and is raised."""
     sizes = {name: os.path.getsize(path) for name, path in paths.items()}
-    progress = Progress(call, sum(sizes.values()), doing)
+    progress = Progress(call, sum(sizes.values()), "checksums")
     found: Dict[str, Sums] = {}
 
     def one(name: str) -> None:
-        found[name] = hashed(call, paths[name], whole, progress.add)
+        found[name] = hashed(call, paths[name], True, progress.add)
 
     at_once(sorted(paths, key=lambda name: -sizes[name]), one)
     return found

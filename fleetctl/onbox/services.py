@@ -13,7 +13,7 @@ import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 SYSTEM = "/"  # where proc and sys are; tests have a tree of their own
-FOREIGN_ENGINE = re.compile(r"\bvllm\b|\bsglang\b|llama-server|VLLM::")
+FOREIGN_ENGINE = re.compile(r"\bvllm\b|\bsglang\b|llama-server|text-embeddings-router|infinity_emb|VLLM::")
 DOCKER = "var/lib/docker/containers/%s/config.v2.json"
 PODMAN = "var/lib/containers/storage/overlay-containers/containers.json"
 CONTAINER = re.compile(r"(?:docker-|libpod-|crio-|cri-containerd-)?([0-9a-f]{64})(?:\.scope)?")

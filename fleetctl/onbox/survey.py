@@ -13,7 +13,7 @@ from fleetctl.onbox.process import run
 from fleetctl.onbox.units import states
 from fleetctl.onbox.waits import meminfo
 
-ENGINE = re.compile(r"\bvllm\b|\bsglang\b|llama-server|VLLM::")
+ENGINE = re.compile(r"\bvllm\b|\bsglang\b|llama-server|text-embeddings-router|infinity_emb|VLLM::")
 VENV_PLACES = ("/opt/*", "/srv/*", "/home/*/*", "/root/*", "/opt/*/*")
 MODEL_PLACES = ("/models/*", "/models/*/*", "/srv/models/*", "/opt/models/*", "/data/models/*", "/home/*/models/*")
 

@@ -59,25 +59,6 @@ def named_in_index(folder: str) -> List[str]:
     return found
 
 
-@op("weights_check")
-def weights_check(call: Call, paths: List[str]) -> Dict[str, Any]:
-    """Every weight file is there and whole, as far as their own headers say. OpError naming each that is not."""
-    wrong: List[str] = []
-    count = size = 0
-    for path in paths:
-        missing = [name for name in named_in_index(path) if not os.path.isfile(os.path.join(path, name))]
-        wrong += ["%s is missing" % os.path.join(path, name) for name in missing]
-        for name in weight_files(path):
-            real = os.path.getsize(name)
-            count, size = count + 1, size + real
-            due = expected_size(name) if name.endswith(".safetensors") else real
-            if real < due:
-                wrong.append("%s has %d bytes of %d" % (name, real, due))
-    if wrong:
-        raise OpError("weights are not complete: %s" % "; ".join(wrong))
-    return {"files": count, "bytes": size}
-
-
 def begin_of(path: str) -> bytes:
     """What tells of a file: a safetensors file up to its header's end, all of any other; nothing when too large."""
     size = os.path.getsize(path)

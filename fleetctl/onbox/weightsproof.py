@@ -9,10 +9,8 @@ from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.manifests import (
     Manifest,
     entry,
-    manifest_path,
     read_manifest,
     touched,
-    tree_of,
     write_manifest,
 )
 from fleetctl.onbox.partsums import PART, Progress, Sums, at_once, hash_all, hashed
@@ -73,8 +71,9 @@ def allocated(folder: str) -> int:
 
 
 @op("weights_prove")
-def weights_prove(call: Call, place: Dict[str, Any], anew: bool = False) -> Dict[str, Any]:
-    """Weights are whole, and what their manifest says. Without a manifest (or ``anew``) checksums are made and kept.
+def weights_prove(call: Call, place: Dict[str, Any], by: str = FOUND) -> Dict[str, Any]:
+    """Weights are whole, and what their manifest says. Without a manifest checksums are made and kept,
+    with how they came in ``by``.
 
     Files that were touched are read again: as long as their bytes are the same, that is all. Returns ``tree``,
     ``commit``, ``bytes``, ``files``, and whether something was ``read``. OpError for weights that are missing, not
@@ -86,15 +85,16 @@ def weights_prove(call: Call, place: Dict[str, Any], anew: bool = False) -> Dict
     broken = fingerprint(call, found.key)["broken"]
     if broken:
         raise OpError("weights are not complete: %s" % "; ".join(broken[:5]))
-    manifest = None if anew else read_manifest(found)
+    manifest = read_manifest(found)
     if manifest is None:
-        return _proven(record(call, found, FOUND), found, True)
+        return _proven(record(call, found, by), found, True)
     changed = touched(found, manifest)
     if not changed:
         return _proven(manifest, found, False)
     states = compared(call, found, manifest, changed)
     wrong = {name: one for name, one in states.items() if one["state"] not in ("same", "new")}
     if wrong:
+        doubt(call, found, manifest, wrong)
         raise OpError("weights are not what was recorded of them: %s" % said(found, wrong))
     return _proven(renewed(call, found, manifest, states), found, True)
 
@@ -108,7 +108,7 @@ def _proven(manifest: Manifest, place: Place, read: bool) -> Dict[str, Any]:
 def record(call: Call, place: Place, by: str) -> Manifest:
     """Read all files of a place and keep their checksums. OpError where a hub's checksum says that one is damaged."""
     names = names_in(place)
-    sums = hash_all(call, {name: place.path(name) for name in names}, True, "checksums")
+    sums = hash_all(call, {name: place.path(name) for name in names})
     refuse_other_than_hub(place, sums)
     return write_manifest(call, place, {name: entry(sums[name]) for name in names}, by)
 
@@ -131,6 +131,13 @@ def renewed(call: Call, place: Place, manifest: Manifest, states: Dict[str, Dict
         if one["state"] in ("same", "new"):
             files[name] = one["entry"]
     return write_manifest(call, place, files, manifest.get("by", FOUND))
+
+
+def doubt(call: Call, place: Place, manifest: Manifest, wrong: Dict[str, Any]) -> None:
+    """Have the manifest say that these files are not as they were, also where their size and time do not tell."""
+    known = manifest["files"]
+    files = {name: dict(one, mtime_ns=0) if name in wrong else one for name, one in known.items()}
+    write_manifest(call, place, files, manifest.get("by", FOUND))
 
 
 def compared(call: Call, place: Place, manifest: Manifest, names: List[str]) -> Dict[str, Dict[str, Any]]:
@@ -196,6 +203,7 @@ def weights_verify(call: Call, place: Dict[str, Any], full: bool = False, accept
     states = compared(call, found, manifest, names)
     wrong = {name: one for name, one in states.items() if one["state"] not in ("same", "new")}
     if wrong:
+        doubt(call, found, manifest, wrong)
         parts = {name: one.get("parts", []) for name, one in wrong.items()}
         return dict(told, state="differs", why=said(found, wrong), wrong=parts, **_sums(manifest))
     if touched(found, manifest):
@@ -206,13 +214,3 @@ def weights_verify(call: Call, place: Dict[str, Any], full: bool = False, accept
 def _sums(manifest: Manifest) -> Dict[str, Any]:
     sums = {name: one["sha256"] for name, one in manifest["files"].items()}
     return {"tree": manifest["tree"], "sums": sums, "by": manifest.get("by", FOUND), "at": manifest["at"]}
-
-
-@op("weights_forget")
-def weights_forget(call: Call, place: Dict[str, Any]) -> Dict[str, Any]:
-    """Remove the manifest of a place, so that the next look reads all of it."""
-    found = place_of(place)
-    path = manifest_path(found) if found is not None else ""
-    if path and os.path.exists(path):
-        os.unlink(path)
-    return {"tree": tree_of({})}

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.plan.difference import BoxDifference
 from fleetctl.plan.draft import Draft, Move, on_box
+from fleetctl.plan.weights import wanted_by
 from fleetctl.render.names import secrets_path
 from fleetctl.spec.units import gib, parse_duration
 
 
 def fetch_weights(move: Move, limit: Any = 7200.0) -> Iterable[Draft]:
-    """Weights that a hub keeps are in the box's cache. An engine in a container fetches its own."""
+    """Weights that a hub keeps are in the box's cache. An engine in a container, or with no Python, fetches its own."""
     for name, box in move.difference.boxes.items():
         engines = {engine.weights: engine for engine, _ in box.start.values() if not engine.weights.startswith("/")}
         for weights, engine in sorted(engines.items()):
-            if engine.binary is None:
+            if engine.binary is None or not RUNTIMES[engine.runtime].hub_cache:
                 continue
             file = secrets_path(move.target.layout or "", engine.model)
             known = any(one.path == file for one in move.target.files.get(name, ()))
@@ -38,11 +40,29 @@ def fetch_weights(move: Move, limit: Any = 7200.0) -> Iterable[Draft]:
 
 
 def verify_weights(move: Move) -> Iterable[Draft]:
-    """No weight file is missing or cut short."""
+    """Weights are there, whole, what their checksums say, and the same on all boxes of a model."""
+    wanted = wanted_by([move.target])
     for name, box in move.difference.boxes.items():
-        paths = _weights(box)
-        if paths:
-            yield on_box(name, f"weights are complete on {name}: {', '.join(paths)}", paths=paths)
+        starts = {engine.model for engine, _ in box.start.values()}
+        mine = [one for one in wanted if one.box == name and one.model in starts]
+        if not mine:
+            continue
+        places = [
+            {
+                "model": one.model,
+                "place": one.place,
+                "others": {two.box: two.place for two in wanted if two.model == one.model and two.box != name},
+            }
+            for one in mine
+        ]
+        names = dict.fromkeys(one.name for one in mine)
+        new = sum(
+            seen.size
+            for path in names
+            if (seen := move.observed[name].paths.get(path)) is not None and seen.proven is False
+        )
+        first = f" (checksums are made or looked at again: {gib(new)} are read)" if new else ""
+        yield on_box(name, f"weights are proven on {name}: {', '.join(names)}{first}", places=places)
 
 
 def read_ahead(move: Move, limit: Any = 900.0) -> Iterable[Draft]:

@@ -14,12 +14,13 @@ from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.draft import Draft, Move
 from fleetctl.plan.expand import CHANGES, STEPS, place
 from fleetctl.plan.gap import gap_of
+from fleetctl.plan.images import other_builds
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
 from fleetctl.plan.tool_scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
-from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
+from fleetctl.plan.types import IN_PLACE, FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
 from fleetctl.spec.units import gib
 
@@ -61,7 +62,7 @@ def build_plan(
         difference = compare(source, target, observed, generation, anew, back=back)
     others = rest_of_boxes(target, observed, difference) if difference.boxes else Rest()
     # The way back, and an engine that starts again as it was, are not closed by what has changed meanwhile.
-    lenient = operation not in ("cutover", "apply")
+    lenient = operation not in ("cutover", *IN_PLACE)
     grown = [] if lenient else others.refusals
     move_ = Move(
         source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back, lenient=lenient
@@ -99,6 +100,7 @@ def build_plan(
             *_peaks(sizings),
             *(reason for reason in others.refusals if reason not in grown),
             *others.warnings,
+            *(other_builds(target, observed, generation) if back and generation is not None else ()),
             *notes,
         ),
         questions=questions,

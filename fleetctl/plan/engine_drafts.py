@@ -10,7 +10,11 @@ from fleetctl.plan.difference import engine_name
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
 from fleetctl.plan.tool_scores import demand
 from fleetctl.render.release import Engine
+from fleetctl.spec.fleet_model import Task
 from fleetctl.spec.units import gib, parse_duration, seconds
+
+PROOFS: dict[Task, list[str]] = {"generate": ["completion", "stream"], "embed": ["vectors"], "rerank": ["a ranking"]}
+"""What an engine is asked to do, by its task."""
 
 
 def stop_engine(move: Move) -> Iterable[Draft]:
@@ -124,7 +128,7 @@ def ask_current(move: Move) -> Iterable[Draft]:
     """What serves now says to the prompts of gates.same_answers."""
     if move.target.gates.same_answers is None:
         return
-    for model in sorted({engine.model for engine in move.difference.prove}):
+    for model in sorted({engine.model for engine in move.difference.prove if engine.task == "generate"}):
         engine = serving(move, model)
         if engine is not None:
             yield Draft(
@@ -146,7 +150,10 @@ def ask_current(move: Move) -> Iterable[Draft]:
 def gate(move: Move) -> Iterable[Draft]:
     """Gates, asked of each engine directly. The long ones are not on the way back, which nothing holds up."""
     for engine in move.difference.prove:
-        asked, params = ["model", "context", "completion", "stream"], dict[str, Any]()
+        asked, params = ["model", "context", *PROOFS[engine.task]], dict[str, Any]()
+        if engine.task != "generate":
+            yield of_engine(engine, f"{engine.id} answers: {', '.join(asked)}", **params)
+            continue
         canary, tools = move.target.gates.long_context, demand(move, engine)
         if canary is not None and not move.back:
             asked.append("a long prompt")

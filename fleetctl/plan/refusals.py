@@ -77,7 +77,10 @@ def _programs(target: Release, observed: Observed, difference: Difference) -> It
                 yield f"{rank.box}: {engine.binary} is not a program there: check launch: of model {engine.model}"
             weights = paths.get(engine.weights)
             if weights is not None and weights.kind == "missing":
-                yield f"{rank.box}: the weights {engine.weights} of model {engine.model} are not there"
+                yield (
+                    f"{rank.box}: the weights {engine.weights} of model {engine.model} are not there: "
+                    f"`fleetctl weights push {engine.model}` brings them from a box that has them"
+                )
     for box in target.proxy.boxes if target.proxy else ():
         if observed[box].haproxy is None:
             yield f"{box}: HAProxy is not installed: apt-get install haproxy"

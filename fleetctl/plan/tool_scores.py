@@ -54,7 +54,8 @@ def unknown_scores(move: Move) -> list[str]:
     if gate is None or gate.no_worse_than is None or move.back:
         return []
     served = {engine.model for engine in move.source.engines}
-    new = {engine.model for engine in move.difference.prove if _current(move, engine) is None}
+    generating = [engine for engine in move.difference.prove if engine.task == "generate"]
+    new = {engine.model for engine in generating if _current(move, engine) is None}
     return [
         f"no tool-use score of what serves {model} now is known, so that gates.tools.no_worse_than is not checked: "
         "`fleetctl eval tools` notes one"

@@ -9,6 +9,8 @@ from pydantic import Field
 
 from fleetctl.render.release import Budget, Release, Value
 
+IN_PLACE = ("apply", "upgrade")
+"""Operations that bring changed settings to the live layout, as another generation of it."""
 WEIGHTS = ("weights push", "weights pull", "weights repair", "weights prune")
 """Operations on weights alone."""
 
@@ -72,7 +74,7 @@ class Plan(Value):
 
     move: str = Field(description="identity of the move: UTC time and a few letters")
     fleet: str
-    operation: str = Field(description="cutover, apply, rollback, or one of STAYING")
+    operation: str = Field(description="cutover, rollback, or one of IN_PLACE or STAYING")
     playbook: str
     from_layout: str | None
     from_generation: int | None

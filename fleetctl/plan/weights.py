@@ -29,7 +29,6 @@ class Wanted(Value):
     box: str
     place: dict[str, Any]
     python: str | None = None
-    layouts: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -80,9 +79,7 @@ def wanted_by(releases: Iterable[Release]) -> list[Wanted]:
                 assert place is not None
                 key = (engine.model, rank.box, json.dumps(place, sort_keys=True))
                 python = engine.binary.rpartition("/")[0] + "/python" if engine.binary else None
-                before = found.get(key)
-                layouts = (*(before.layouts if before else ()), release.layout or "")
-                found[key] = Wanted(model=engine.model, box=rank.box, place=place, python=python, layouts=layouts)
+                found.setdefault(key, Wanted(model=engine.model, box=rank.box, place=place, python=python))
     return list(found.values())
 
 
@@ -210,7 +207,7 @@ def _what(from_: Lying, lying: Lying) -> str:
         return whole + begun
     if lying.wrong:
         parts = sum(len(one) or 1 for one in lying.wrong.values())
-        return f"{parts} {'part' if parts == 1 else 'parts'} that differ"
+        return f"{parts} {'part that differs' if parts == 1 else 'parts that differ'}"
     return f"what differs of {whole}"
 
 

@@ -6,13 +6,17 @@ keep asking for the same name.
 
 from __future__ import annotations
 
-from fleetctl.engine.runtimes.vllm import served_names
+import json
+
+from fleetctl.engine.runtimes.command import served_names, task_of
+from fleetctl.engine.runtimes.runtime import OPENAI_LIST
 from fleetctl.errors import SpecError
-from fleetctl.render.engine import concurrency
+from fleetctl.render.engine import concurrency, runtime_of
 from fleetctl.render.names import server_name
 from fleetctl.render.ports import engine_ports
 from fleetctl.render.release import Backend, Server
 from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.fleet_model import Task
 
 
 def backends(fleet: Fleet) -> tuple[Backend, ...]:
@@ -44,6 +48,13 @@ def _groups(fleet: Fleet) -> list[list[str]]:
 
 
 def _check(fleet: Fleet, groups: list[list[str]]) -> None:
+    for group in groups:
+        asked = {_proof(fleet, model)[0]: model for model in group}
+        if len(asked) > 1:
+            raise SpecError(
+                f"models {', '.join(asked.values())} share a served name and do not answer the same questions",
+                hint="give each of them its own served_as:, or the same task: (of models that rank: the same runtime:)",
+            )
     for layout, models in fleet.layouts.items():
         for group in groups:
             together = [model for model in models if model in group]
@@ -74,4 +85,25 @@ def _backend(fleet: Fleet, group: list[str]) -> Backend:
                         maxconn=concurrency(fleet, layout, model, box),
                     )
                 )
-    return Backend(name=group[0], served_as=tuple(names), servers=tuple(servers))
+    path, question = _proof(fleet, group[0])
+    return Backend(
+        name=group[0],
+        served_as=tuple(names),
+        servers=tuple(servers),
+        path=path,
+        question=question,
+        lists_models=all(runtime_of(fleet, model).models.path == OPENAI_LIST.path for model in group),
+    )
+
+
+def _proof(fleet: Fleet, name: str) -> tuple[str, str]:
+    """Path and JSON of the smallest question that proves an engine of a model; empty for a chat completion."""
+    model, runtime = fleet.models[name], runtime_of(fleet, name)
+    served, form = served_names(name, model)[0], runtime.reranking
+    questions: dict[Task, tuple[str, dict[str, object]]] = {
+        "generate": ("", {}),
+        "embed": ("/v1/embeddings", {"model": served, "input": "Hello"}),
+        "rerank": (form.path, {"model": served, "query": "Hello", form.documents: ["Hello"]}),
+    }
+    path, question = questions[task_of(runtime, name, model)]
+    return path, json.dumps(question) if path else ""

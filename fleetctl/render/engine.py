@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleetctl.capacity.beside import fit_beside
-from fleetctl.engine.runtimes.vllm import RankOfMany, serve_arguments, split_environment
+from fleetctl.engine.runtimes.command import engine_words, served_names, task_of
+from fleetctl.engine.runtimes.known import RUNTIMES
+from fleetctl.engine.runtimes.runtime import Ask, RankOfMany, Runtime
 from fleetctl.render.escape import check_variable, environment_line, exec_line
 from fleetctl.render.launch import CACHE_FOLDER, Launch, start_from
 from fleetctl.render.names import (
@@ -76,8 +78,10 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
     unit, box = engine_unit(place.layout, place.model), fleet.boxes[place.box]
     plain, secrets = engine_environment(fleet, place)
     memory_max = box.memory - box.reserve
+    start = fleet.launch(place.model)
     launch = start_from(
-        model.launch,
+        start,
+        runtime_of(fleet, place.model),
         engine_arguments(fleet, place),
         unit=unit,
         weights=model.weights,
@@ -97,8 +101,8 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         "model": place.model,
         "rank": place.rank,
         "ranks": len(place.boxes),
-        "docker": isinstance(model.launch, Container) and model.launch.engine == "docker",
-        "container": isinstance(model.launch, Container),
+        "docker": isinstance(start, Container) and start.engine == "docker",
+        "container": isinstance(start, Container),
         "conflicts": sorted({*others, *foreign}),
         "after": {*foreign, *(other for other in others if other < unit)},
         "burst": BURST,
@@ -155,25 +159,34 @@ def _link(fleet: Fleet, box: str) -> str:
     return fleet.boxes[box].link or fleet.boxes[box].address
 
 
+def runtime_of(fleet: Fleet, model: str) -> Runtime:
+    """The kind of engine that serves a model."""
+    return RUNTIMES[fleet.models[model].runtime]
+
+
 def engine_arguments(fleet: Fleet, place: Place) -> list[str]:
-    """What follows the word ``vllm`` on the command line of a rank."""
+    """What follows the program (``vllm``) on the command line of a rank. Raises SpecError as the adapter does."""
+    runtime = runtime_of(fleet, place.model)
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
     per_box = placement.boxes[place.box]
     split = None
     if placement.split is not None:
         master = _link(fleet, place.boxes[0])
         split = RankOfMany(place.rank, len(place.boxes), placement.parallel, master, placement.master_port)
-    return serve_arguments(
+    ask = Ask(
         place.model,
         model,
+        task_of(runtime, place.model, model),
+        served_names(place.model, model),
         host=fleet.boxes[place.box].address,
         port=place.port,
         concurrency=concurrency(fleet, place.layout, place.model, place.boxes[0] if split else place.box),
-        gpu_memory_utilization=place.share,
-        kv_cache_memory=per_box.kv_cache_memory,
-        extra=(model.arguments, placement.arguments, per_box.arguments),
+        share=place.share,
+        cache=per_box.kv_cache_memory,
         split=split,
+        extra=(model.arguments, placement.arguments, per_box.arguments),
     )
+    return engine_words(runtime, ask)
 
 
 def concurrency(fleet: Fleet, layout: str, model: str, box: str) -> int:
@@ -186,9 +199,10 @@ def concurrency(fleet: Fleet, layout: str, model: str, box: str) -> int:
 def engine_environment(fleet: Fleet, place: Place) -> tuple[dict[str, str], dict[str, Secret]]:
     """Variables in plain, and secret ones; later layers win over earlier ones."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
-    layers: list[Mapping[str, str | Secret]] = []
-    if placement.split is not None:
-        layers.append(split_environment(_link(fleet, place.box), fleet.boxes[place.box].interface))
+    runtime = runtime_of(fleet, place.model)
+    layers: list[Mapping[str, str | Secret]] = [runtime.environment]
+    if placement.split is not None and runtime.split_environment is not None:
+        layers.append(runtime.split_environment(_link(fleet, place.box), fleet.boxes[place.box].interface))
     layers += [model.environment, placement.environment, placement.boxes[place.box].environment]
     merged = {name: value for layer in layers for name, value in layer.items()}
     plain = {name: value for name, value in merged.items() if isinstance(value, str)}
@@ -203,8 +217,13 @@ def seen_variables(plain: Mapping[str, str], secrets: Mapping[str, Secret], *, s
 def _under_rank(fleet: Fleet, place: Place, launch: Launch) -> tuple[str, ...]:
     """The engine's command line under rank.py, which makes the ranks one thing."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
+    usual = runtime_of(fleet, place.model).tasks[0]
+    told = {"weights_size", "measured", "load_limit", "stop_limit", *(["task"] if model.task in (None, usual) else [])}
     shared = {
-        "model": model.model_dump(mode="json", exclude={"weights_size", "measured", "load_limit", "stop_limit"}),
+        "model": {
+            **model.model_dump(mode="json", exclude=told),
+            "launch": fleet.launch(place.model).model_dump(mode="json"),
+        },
         "placement": placement.model_dump(mode="json", exclude={"split", "concurrency"}),
         "boxes": place.boxes,
     }

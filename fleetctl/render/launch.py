@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fleetctl.engine.runtimes.runtime import Runtime
 from fleetctl.render.names import BIN_FOLDER, PYTHON
-from fleetctl.spec.fleet_model import Container, Venv
+from fleetctl.spec.fleet_model import Container, Program, Start, Venv
 
 CACHE_FOLDER = "/var/cache/fleetctl"
 # What engines compile outlives their container, so that the next start need not compile it again.
@@ -41,13 +42,16 @@ class Launch:
     """The words that run the container, without what watches over it."""
 
 
-def binary(launch: Venv | Container) -> str | None:
+def binary(launch: Start, runtime: Runtime) -> str | None:
     """Path of the program that has to exist on the box; None for a container."""
-    return f"{launch.venv.rstrip('/')}/bin/vllm" if isinstance(launch, Venv) else None
+    if isinstance(launch, Program):
+        return launch.program
+    return f"{launch.venv.rstrip('/')}/bin/{runtime.program[0]}" if isinstance(launch, Venv) else None
 
 
 def start_from(
-    launch: Venv | Container,
+    launch: Start,
+    runtime: Runtime,
     arguments: Sequence[str],
     *,
     unit: str,
@@ -57,16 +61,19 @@ def start_from(
     memory_max: int,
     stop_limit: float,
 ) -> Launch:
-    """Command lines for ``vllm ARGUMENTS``.
+    """Command lines for the runtime's program (``vllm``) with ``arguments``.
 
     ``variables`` are names of variables that the unit has in its environment and the engine must see: a container gets
     them by name, so that no value shows in a command line; ``plain`` has the values of those that are no secrets.
     ``memory_max`` is in bytes, ``stop_limit`` in seconds.
     """
+    if isinstance(launch, Program):
+        return Launch((launch.program, *runtime.program[1:], *arguments), {"PATH": _SYSTEM_PATH})
     if isinstance(launch, Venv):
         # Compilers that engines start (ninja, nvcc) are found as in a shell with the venv active.
-        path = f"{launch.venv.rstrip('/')}/bin:{_SYSTEM_PATH}"
-        return Launch((f"{launch.venv.rstrip('/')}/bin/vllm", *arguments), {"PATH": path, "VIRTUAL_ENV": launch.venv})
+        folder = f"{launch.venv.rstrip('/')}/bin"
+        words = (f"{folder}/{runtime.program[0]}", *runtime.program[1:], *arguments)
+        return Launch(words, {"PATH": f"{folder}:{_SYSTEM_PATH}", "VIRTUAL_ENV": launch.venv})
     program, name = f"/usr/bin/{launch.engine}", unit.removesuffix(".service")
     hub = None if weights.startswith("/") or _mounts(launch.options, hub_folder(plain)) else hub_folder(plain)
     known = list(variables)
@@ -82,7 +89,8 @@ def start_from(
         run += _mount(hub, read_only=_offline(plain))
     run += _mount(CACHE_FOLDER)
     run += [word for variable in [*added, *known] for word in ("-e", variable)]
-    run += [*launch.options, "--entrypoint", "vllm", launch.id or launch.image, *arguments]
+    words = runtime.image_program or runtime.program
+    run += [*launch.options, "--entrypoint", words[0], launch.id or launch.image, *words[1:], *arguments]
     stop = (program, "stop", "-t", str(round(stop_limit)), name)
     start = (*_watched(name), *run) if launch.engine == "podman" else tuple(run)
     scripts = (WATCHED_BY,) if launch.engine == "podman" else ()

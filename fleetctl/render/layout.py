@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Mapping
 
 from fleetctl.capacity.budget import BoxBudget, box_budget
-from fleetctl.engine.runtimes.vllm import served_names
+from fleetctl.engine.runtimes.command import served_names, task_of
 from fleetctl.errors import SpecError
 from fleetctl.render.backends import backend_of
-from fleetctl.render.engine import Place, concurrency, render_rank
+from fleetctl.render.engine import Place, concurrency, render_rank, runtime_of
 from fleetctl.render.firewall import firewall_files, firewall_of
 from fleetctl.render.floating import vrrp_files
 from fleetctl.render.guard import guard_files
@@ -114,6 +114,7 @@ def _budget(budget: BoxBudget, box: Box) -> Budget:
 
 def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> Engine:
     model, placement, head = fleet.models[name], fleet.layouts[layout][name], ranks[0].box
+    launch, runtime = fleet.launch(name), runtime_of(fleet, name)
     split = placement.split is not None
     return Engine(
         id=f"{layout}/{name}" if split else f"{layout}/{name}@{head}",
@@ -131,9 +132,11 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         weights=model.weights,
         revision=model.revision,
         hub=_hub_environment(fleet, layout, name),
-        image=(model.launch.engine, model.launch.image) if isinstance(model.launch, Container) else None,
-        image_id=model.launch.id if isinstance(model.launch, Container) else None,
-        binary=binary(model.launch),
+        image=(launch.engine, launch.image) if isinstance(launch, Container) else None,
+        image_id=launch.id if isinstance(launch, Container) else None,
+        binary=binary(launch, runtime),
+        runtime=runtime.name,
+        task=task_of(runtime, name, model),
         backend=backend_of(fleet, name),
         server=server_name(layout, head),
     )

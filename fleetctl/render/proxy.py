@@ -148,6 +148,7 @@ def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
         errors=ERRORS,
         names=not all(map(_is_ip, addresses)),
         several=several,
+        lists_models=several or not all(backend.lists_models for backend in config.backends),
         prefix=PREFIX_FROM if config.balance == "prefix" else None,
         body_limit=BODY_LIMIT,
         api_keys=sorted(config.api_keys),
@@ -179,8 +180,11 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
     return {
         "name": backend.name,
         "title": f"Served as {json.dumps(list(backend.served_as))[1:-1]}",
-        "question": _quoted(_question(backend.served_as[0])),
-        "prompt": _quoted(json.dumps({"model": backend.served_as[0], "prompt": "Hello", "max_tokens": 1})),
+        "question": _quoted(backend.question or _question(backend.served_as[0])),
+        "path": _quoted(backend.path) if backend.path else "",
+        "prompt": _quoted(
+            backend.question or json.dumps({"model": backend.served_as[0], "prompt": "Hello", "max_tokens": 1})
+        ),
         "patterns": " ".join(_quoted(name) for name in backend.served_as),
         "names": not all(_is_ip(server.address) for server in backend.servers),
         "servers": [

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fleetctl.render.ports import rendezvous_port
 from fleetctl.spec.fleet_gates import Gates
+from fleetctl.spec.fleet_model import RuntimeName, Task
 from fleetctl.spec.secret import Secret
 
 
@@ -93,6 +94,8 @@ class Engine(Value):
     image: tuple[str, str] | None = Field(None, description="container engine and image reference")
     image_id: str | None = Field(None, description="ID that the image has to have, sha256:…; None: any")
     binary: str | None = Field(description="path of the program that has to exist on the box; None for a container")
+    runtime: RuntimeName = Field("vllm", description="kind of engine")
+    task: Task = Field("generate", description="what it does, and is asked to prove")
     backend: str = Field(description="HAProxy backend")
     server: str = Field(description="HAProxy server in that backend")
 
@@ -140,6 +143,9 @@ class Backend(Value):
     name: str
     served_as: tuple[str, ...]
     servers: tuple[Server, ...]
+    path: str = Field("", description="where a question proves an engine; empty: a chat completion does")
+    question: str = Field("", description="the JSON of that question")
+    lists_models: bool = Field(True, description="its engines answer /v1/models")
 
 
 class Bridge(Value):

@@ -6,6 +6,7 @@ import math
 
 from fleetctl.engine.runtimes.flags import flag_name, flag_values, layer_flags, split_flags
 from fleetctl.engine.runtimes.vllm import ALIASES, REPEATABLE
+from fleetctl.errors import RefusedError
 from fleetctl.render.engine import (
     START_MARGIN,
     STOP_MARGIN,
@@ -13,6 +14,7 @@ from fleetctl.render.engine import (
     cannot_share,
     engine_arguments,
     engine_environment,
+    runtime_of,
     seen_variables,
 )
 from fleetctl.render.escape import environment_line, exec_line
@@ -45,13 +47,23 @@ class Trial(Value):
 
 
 def render_trial(fleet: Fleet, place: Place) -> Trial:
-    """The trial of a copy; ``place`` has the share that it is to have. Raises SpecError as the engine itself would."""
+    """The trial of a copy; ``place`` has the share that it is to have. Raises SpecError as the engine itself would.
+
+    Raises RefusedError for a kind of engine whose log says nothing of its memory that is understood.
+    """
     model, box = fleet.models[place.model], fleet.boxes[place.box]
+    runtime, start = runtime_of(fleet, place.model), fleet.launch(place.model)
+    if not runtime.forecasts:
+        raise RefusedError(
+            f"what the log of {runtime.title} says of its memory is not understood: {place.model} cannot be measured",
+            hint="weights_size: and gpu_memory_utilization: in fleet.yaml say what it takes",
+        )
     plain, secrets = engine_environment(fleet, place)
     memory_max = box.memory - box.reserve
     words = trial_arguments(engine_arguments(fleet, place))
     launch = start_from(
-        model.launch,
+        start,
+        runtime,
         words,
         unit=TRIAL_UNIT,
         weights=model.weights,
@@ -72,7 +84,7 @@ def render_trial(fleet: Fleet, place: Place) -> Trial:
         tag=environment_line("FLEETCTL_ENGINE", engine),
         environment=[environment_line(*item) for item in {**launch.environment, **plain}.items()],
         secrets=secrets_path(place.layout, place.model) if secrets else None,
-        container=isinstance(model.launch, Container),
+        container=isinstance(start, Container),
         command=exec_line(launch.start),
         stop=exec_line(launch.stop) if launch.stop else None,
         remove=exec_line(launch.remove) if launch.remove else None,

@@ -18,6 +18,7 @@ from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import Observed, lead_of
 from fleetctl.remote.errors import SeveralBoxesError
 from fleetctl.render.release import Engine, Release
+from fleetctl.run.generating import generating
 from fleetctl.run.planning import Subject
 from fleetctl.spec.problems import did_you_mean
 
@@ -72,6 +73,7 @@ def standing(subject: Subject, name: str | None) -> Standing:
             f"no engine, model or box {name} in {release.layout}",
             hint=did_you_mean(name or "", names) or f"there is {', '.join(names)}",
         )
+    chosen = generating(chosen)
     up = servers_up_somewhere(release.proxy, observed)
     return Standing(
         release,

@@ -12,6 +12,7 @@ from fleetctl.facts.types import lead_of
 from fleetctl.gates.tools import tool_score
 from fleetctl.plan.tool_scores import noted
 from fleetctl.render.release import Engine, Release
+from fleetctl.run.generating import generating
 from fleetctl.run.planning import Look, Subject, live_release
 from fleetctl.spec.fleet_gates import ToolsGate
 from fleetctl.spec.problems import near_or_all
@@ -34,6 +35,7 @@ def engines_named(subject: Subject, seen: Look, name: str | None, *, copies: boo
     if not found:
         names = [*dict.fromkeys(engine.model for engine in live.engines), *(engine.id for engine in live.engines)]
         raise SpecError(f"no engine or model {name} in {live.layout}", hint=near_or_all(str(name), names))
+    found = list(generating(found))
     if copies or name in [engine.id for engine in live.engines]:
         return live, found
     up = servers_up_somewhere(live.proxy, seen.observed)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleetctl.errors import BoxError, FleetError, InterruptedMoveError, MoveStuckError, MoveUndoneError, StepError
-from fleetctl.plan.types import Plan, PlannedStep
+from fleetctl.plan.types import WEIGHTS, Plan, PlannedStep
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.render.release import File
 from fleetctl.run.control import Control
@@ -75,7 +75,7 @@ class Execution:
         if failures or self._control.stop.is_set():
             cause = self._cause(failures)
             self.undo(str(cause))
-            back = f"the fleet is back in {self.plan.from_layout or 'the state before fleetctl'}"
+            back = self._back()
             if isinstance(cause, InterruptedMoveError):
                 raise InterruptedMoveError(f"the {self.plan.operation} was {cause} and undone; {back}")
             raise MoveUndoneError(
@@ -88,6 +88,12 @@ class Execution:
         self._close()
         self._tell("move", "done", **end)
         return end
+
+    def _back(self) -> str:
+        """Where an undone move has left the fleet, in words."""
+        if self.plan.operation in WEIGHTS:
+            return "engines were not touched, and what had arrived stays and is not sent again"
+        return f"the fleet is back in {self.plan.from_layout or 'the state before fleetctl'}"
 
     def _forward(self, name: str) -> None:
         step = self._steps[name]

@@ -26,10 +26,10 @@ Found = dict[str, ImageThere]
 def images_of(fleet: Fleet) -> list[ImageWanted]:
     """Images that models of the file are started from, with the boxes that some layout has them on."""
     found: dict[tuple[str, str, str | None], ImageWanted] = {}
-    for name, model in fleet.models.items():
-        if not isinstance(model.launch, Container):
+    for name in fleet.models:
+        launch = fleet.launch(name)
+        if not isinstance(launch, Container):
             continue
-        launch = model.launch
         placed = {box for layout in fleet.layouts.values() if name in layout for box in layout[name].boxes}
         key = (launch.engine, launch.image, launch.id)
         before = found.get(key, ImageWanted(engine=launch.engine, name=launch.image, identity=launch.id))
@@ -39,11 +39,14 @@ def images_of(fleet: Fleet) -> list[ImageWanted]:
 
 
 def chosen(fleet: Fleet, name: str, engine: str | None = None) -> list[ImageWanted]:
-    """The images that a word names: a model's, one that models are started from, or, with ``engine``, any.
+    """The images that a word names: a model's or a build's, one that models are started from, or, with ``engine``, any.
 
     Raises SpecError, with the nearest name, for a word that is none.
     """
     known = images_of(fleet)
+    build = fleet.builds.get(name)
+    if name not in fleet.models and isinstance(build, Container):
+        return [ImageWanted(engine=build.engine, name=build.image, identity=build.id, boxes=tuple(fleet.boxes))]
     if name in fleet.models:
         mine = [one for one in known if name in one.models]
         if not mine:

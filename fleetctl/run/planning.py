@@ -17,9 +17,10 @@ from fleetctl.plan.build import build_plan, refuse_if_unnamed
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
-from fleetctl.plan.types import STAYING, Plan
+from fleetctl.plan.types import IN_PLACE, STAYING, WEIGHTS, Plan
 from fleetctl.render.layout import render_layout
-from fleetctl.render.release import File, Release
+from fleetctl.render.release import Engine, File, Release
+from fleetctl.run.knowing import refuse_unknown_flags
 from fleetctl.run.secrets import Expected, expected
 from fleetctl.run.sizing import refuse_what_cannot_start, size_up, sizings
 from fleetctl.run.subject import Subject as Subject  # told here too: plans are made for one
@@ -97,19 +98,16 @@ def plan_cutover(
 ) -> Plan:
     """The plan that brings the fleet, looked at with the release that is wanted in mind, into that release.
 
-    Engines of one layout change one at a time where ``operation`` is "apply" and another copy serves meanwhile; those
-    of another layout start beside the old ones where they fit. Everything else stops the old ones first.
+    Engines of one layout change one at a time where ``operation`` is one of IN_PLACE and another copy serves meanwhile;
+    those of another layout start beside the old ones where they fit. Everything else stops the old ones first.
     """
     fleet, observed = subject.fleet, seen.observed
-    weights = measured_weights(observed, (wanted,))
-    target = wanted
-    if weights and wanted.layout is not None:
-        target = render_layout(fleet, wanted.layout, weights=weights, spec_text=subject.text)
+    target = target_of(subject, wanted, observed)
     lead = lead_of(observed, fleet.proxy.lead)
     source = live_release(observed, lead, fleet.fleet)
     numbers = [number for facts in observed.values() for number in facts.generations]
     current = observed[lead].generation
-    same = current is not None and _same(source, target)
+    same = current is not None and same_on_boxes(source, target)
     # With other secrets it is another generation, so that a rollback brings those of before back.
     stays = same and not any(facts.stale for facts in observed.values())
     generation = current if stays else max(numbers, default=0) + 1
@@ -117,13 +115,15 @@ def plan_cutover(
     target = source if same else target
     refuse_if_unnamed(source, target, observed)
     difference = compare(source, target, observed, generation)
-    if operation == "apply":
+    if operation in IN_PLACE:
         why = why_not_one_at_a_time(source, target, observed, difference) if difference.start else None
         playbook, beside = books("rolling" if why is None else "cutover"), False
         why = None if why is None else f"not one at a time: {why}"
     else:
         playbook, why = _book_of_move(books, "cutover", source, target, observed, difference)
         beside = why is None
+    here = [engine for engine in difference.start if _programs_there(engine, observed)]
+    unasked = refuse_unknown_flags(fleet, subject.boxes, target.layout, here)
     forecasts = size_up(fleet, subject.boxes, target, difference.start)
     refuse_what_cannot_start(forecasts)
     return build_plan(
@@ -138,11 +138,17 @@ def plan_cutover(
         generation=generation,
         previous=meta.get("previous") if stays else current,
         difference=difference,
-        notes=seen.notes,
+        notes=(*seen.notes, *unasked),
         why_held=why,
         beside=beside,
         sizings=sizings(forecasts),
     )
+
+
+def _programs_there(engine: Engine, observed: Observed) -> bool:
+    """Its program is on every box, or its image may be; one that is missing is told among the reasons of a refusal."""
+    seen = [observed[rank.box].paths.get(engine.binary or "") for rank in engine.ranks]
+    return engine.binary is None or all(path is not None and path.executable for path in seen)
 
 
 def _book_of_move(
@@ -164,7 +170,15 @@ def _book_of_move(
     return book, why
 
 
-def _same(one: Release, other: Release) -> bool:
+def target_of(subject: Subject, wanted: Release, observed: Observed) -> Release:
+    """The release with the sizes of the weights that lie on the boxes."""
+    weights = measured_weights(observed, (wanted,))
+    if not weights or wanted.layout is None:
+        return wanted
+    return render_layout(subject.fleet, wanted.layout, weights=weights, spec_text=subject.text)
+
+
+def same_on_boxes(one: Release, other: Release) -> bool:
     """The two put the same on the boxes; the comments of the file they were made from may differ."""
     blank = {"spec": ""}
     return one.model_copy(update=blank) == other.model_copy(update=blank)
@@ -299,5 +313,6 @@ def refuse_unfinished(observed: Observed) -> None:
     mine = lock is not None and (lock.host, lock.pid) == (os.uname().nodename, os.getpid())
     if lock is not None and lock.alive and not mine:
         raise LockedError(f"a {move.operation} is under way: {lock}", hint="wait until it is done")
-    where = f"from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
-    raise UnfinishedError(f"a {move.operation} {where} by {move.who} was cut off", hint=move.ways)
+    where = f" from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
+    where = "" if move.operation in WEIGHTS else where
+    raise UnfinishedError(f"a {move.operation}{where} by {move.who} was cut off", hint=move.ways)

@@ -8,7 +8,7 @@ from fleetctl.capacity.forecast import Files, Forecast, forecast
 from fleetctl.checkpoint.sent import Sent
 from fleetctl.checkpoint.source import Checkpoint, read_files
 from fleetctl.engine.runtimes.flags import flag_values, layer_flags
-from fleetctl.engine.runtimes.vllm import ALIASES
+from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.plan.types import Sizing
 from fleetctl.remote.boxes import Boxes
@@ -24,7 +24,7 @@ def size_up(fleet: Fleet, boxes: Boxes, target: Release, engines: Sequence[Engin
     read: dict[str, Checkpoint | str] = {}
     found = {}
     for engine in engines:
-        if not engine.weights.startswith("/"):
+        if not engine.weights.startswith("/") or not RUNTIMES[engine.runtime].forecasts:
             continue
         if engine.weights not in read:
             read[engine.weights] = _read(boxes, engine)
@@ -57,7 +57,8 @@ def _forecast(fleet: Fleet, target: Release, engine: Engine, read: Checkpoint) -
     rank = min(engine.ranks, key=lambda rank: caches[rank.box] or rank.share * budgets[rank.box].memory)
     layers = (model.arguments, placement.arguments, placement.boxes[rank.box].arguments)
     kv = {} if model.kv_cache_dtype is None else {"--kv-cache-dtype": model.kv_cache_dtype}
-    arguments = {**kv, **flag_values(layer_flags(layers, ALIASES), ALIASES)}
+    aliases = RUNTIMES[engine.runtime].aliases
+    arguments = {**kv, **flag_values(layer_flags(layers, aliases), aliases)}
     files = Files(read.where, read.config, read.tensors)
     return forecast(model, placement, rank.box, budgets[rank.box].memory, rank.share, files, arguments)
 

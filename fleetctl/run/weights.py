@@ -66,7 +66,7 @@ def wanted_places(fleet: Fleet, models: Collection[str] = (), boxes: Collection[
             )
         for box in boxes:
             if mine and not any(one.box == box for one in mine):
-                found.append(mine[0].model_copy(update={"box": box, "layouts": ()}))
+                found.append(mine[0].model_copy(update={"box": box}))
     return [one for one in found if (not models or one.model in models) and (not boxes or one.box in boxes)]
 
 

@@ -39,9 +39,9 @@ def with_proxy_settings(text: str, settings: Mapping[str, str], source: str = "f
     try:
         after = parse_fleet(edited, source)
     except SpecError as error:
-        raise _by_hand(settings, source) from error
+        raise by_hand(settings, source) from error
     if after != wanted:
-        raise _by_hand(settings, source)
+        raise by_hand(settings, source)
     return edited
 
 
@@ -59,9 +59,9 @@ def with_measured(text: str, model: str, box: str, figures: Mapping[str, str], s
         edited = _with_entry(text, model, box, entry)
         after = parse_fleet(edited, source)
     except SpecError as error:
-        raise _by_hand({box: entry}, source, name) from error
+        raise by_hand({box: entry}, source, name) from error
     if after != before.model_copy(update={"models": {**before.models, model: wanted}}):
-        raise _by_hand({box: entry}, source, name)
+        raise by_hand({box: entry}, source, name)
     return edited
 
 
@@ -92,32 +92,32 @@ def with_concurrency(
     try:
         edited = text
         for place in places:
-            here = _mapping(compose(edited, "fleet.yaml"), "layouts")
+            here = mapping_in(compose(edited, "fleet.yaml"), "layouts")
             for key in place:
-                here = _mapping(here, key)
-            edited = _with_key(edited, here, "concurrency", str(concurrency))
+                here = mapping_in(here, key)
+            edited = with_key(edited, here, "concurrency", str(concurrency))
     except SpecError as error:
-        raise _by_hand(settings, source, name) from error
+        raise by_hand(settings, source, name) from error
     after = parse_fleet(edited, source)  # what the file has no room for is said of the value itself
     if after != before.model_copy(update={"layouts": {**before.layouts, layout: wanted}}):
-        raise _by_hand(settings, source, name)
+        raise by_hand(settings, source, name)
     return edited
 
 
 def _with_entry(text: str, model: str, box: str, entry: str) -> str:
-    here = _mapping(_mapping(compose(text, "fleet.yaml"), "models"), model)
+    here = mapping_in(mapping_in(compose(text, "fleet.yaml"), "models"), model)
     for name, value in here.value:
         if name.value == "measured":
             if not isinstance(value, yaml.MappingNode) or not value.value:
-                return _replaced(text, name, value, f"{{{box}: {entry}}}")
+                return replaced(text, name, value, f"{{{box}: {entry}}}")
             for there, old in value.value:
                 if there.value == box:
-                    return _replaced(text, there, old, entry)
+                    return replaced(text, there, old, entry)
             return _inserted(text, value, f"{box}: {entry}")
     return _inserted(text, here, f"measured: {{{box}: {entry}}}")
 
 
-def _mapping(node: yaml.Node | None, key: str) -> yaml.MappingNode:
+def mapping_in(node: yaml.Node | None, key: str) -> yaml.MappingNode:
     """The mapping under a key. Raises SpecError where it is not written out there."""
     pairs: list[Pair] = node.value if isinstance(node, yaml.MappingNode) else []
     for name, value in pairs:
@@ -137,7 +137,8 @@ def _changed(fleet: Fleet, settings: Mapping[str, str]) -> Fleet:
     return fleet.model_copy(update={"proxy": proxy})
 
 
-def _by_hand(settings: Mapping[str, str], source: str, under: str = "proxy") -> SpecError:
+def by_hand(settings: Mapping[str, str], source: str, under: str = "proxy") -> SpecError:
+    """That the file cannot be edited, with what to write into it."""
     lines = "\n".join(f"  {key}: {written}" for key, written in settings.items())
     return SpecError(
         f"{source} cannot be edited without changing something else in it (an &anchor is used in several places?)",
@@ -146,13 +147,14 @@ def _by_hand(settings: Mapping[str, str], source: str, under: str = "proxy") -> 
 
 
 def _with_setting(text: str, key: str, written: str) -> str:
-    return _with_key(text, _proxy_of(text), key, written)
+    return with_key(text, _proxy_of(text), key, written)
 
 
-def _with_key(text: str, mapping: yaml.MappingNode, key: str, written: str) -> str:
+def with_key(text: str, mapping: yaml.MappingNode, key: str, written: str) -> str:
+    """The text with a key of a mapping set, as it is written in the file; one that is not there is put in."""
     for name, value in mapping.value:
         if isinstance(name, yaml.ScalarNode) and name.value == key:
-            return _replaced(text, name, value, written)
+            return replaced(text, name, value, written)
     return _inserted(text, mapping, f"{key}: {written}")
 
 
@@ -166,7 +168,8 @@ def _proxy_of(text: str) -> yaml.MappingNode:
     raise SpecError("proxy: is not written out at the top of fleet.yaml", hint="write it there; it cannot come by <<")
 
 
-def _replaced(text: str, name: yaml.Node, value: yaml.Node, written: str) -> str:
+def replaced(text: str, name: yaml.Node, value: yaml.Node, written: str) -> str:
+    """The text with the value of a key replaced."""
     colon = text.index(":", name.end_mark.index)
     begin, end = value.start_mark.index, value.end_mark.index
     after = colon + 1 + len(text[colon + 1 :]) - len(text[colon + 1 :].lstrip(" \t"))

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from fleetctl.spec.fleet_gates import Gates
 from fleetctl.spec.fleet_guard import Guard
-from fleetctl.spec.fleet_model import Model
+from fleetctl.spec.fleet_model import Build, Model, Start
 from fleetctl.spec.fleet_proxy import Proxy
 from fleetctl.spec.part import Count, Name, Part, Port, Rule, Share
 from fleetctl.spec.secret import SecretRef
@@ -170,6 +170,9 @@ class Fleet(Part):
     fleet: Name = Field(description="name of the fleet")
     boxes: dict[Name, Box] = Field(min_length=1, description="name → box")
     models: dict[Name, Model] = Field(min_length=1, description="name → model")
+    builds: dict[Name, Start] = Field(
+        default={}, description="name → what engines can be started from, for {build: NAME} and `fleetctl upgrade`"
+    )
     layouts: dict[Name, dict[Name, Placement]] = Field(min_length=1, description="layout → model → placement")
     proxy: Proxy = Field(description="the one address that clients use")
     firewall: Firewall | None = Field(
@@ -181,6 +184,11 @@ class Fleet(Part):
     )
     gates: Gates = Field(default=Gates(), description="what an engine must pass before it gets traffic")
     guard: Guard | None = Field(default=None, description="a guard on every box that has an engine; default: none")
+
+    def launch(self, model: str) -> Start:
+        """What the engines of a model are started from; a build by its name is looked up."""
+        launch = self.models[model].launch
+        return self.builds[launch.build] if isinstance(launch, Build) else launch
 
     @property
     def proxy_address(self) -> str:

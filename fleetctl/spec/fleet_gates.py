@@ -18,6 +18,14 @@ class CompletionGate(Part):
     within: Duration = Field(default=120.0, description="longest time for the whole answer")
 
 
+class EmbeddingGate(Part):
+    """Vectors of a few texts, asked of an engine that embeds: the same text has to get the same vector."""
+
+    dimensions: Count | None = Field(default=None, description="length that a vector has to have; default: any")
+    normalised: bool = Field(default=True, description="every vector has to have the length 1, as a point of a sphere")
+    within: Duration = Field(default=120.0, description="longest time for an answer")
+
+
 class ToolsGate(Part):
     """The tool-use test of `fleetctl eval tools`, asked of the engine directly: 60 scenarios, a score of 0 to 100."""
 
@@ -65,6 +73,9 @@ class Gates(Part):
     """What an engine must pass before it gets traffic. Readiness, model and context are always checked."""
 
     completion: CompletionGate = Field(default=CompletionGate(), description="a real completion")
+    embedding: EmbeddingGate = Field(
+        default=EmbeddingGate(), description="vectors, of an engine that embeds (and the time limit of one that ranks)"
+    )
     long_context: LongContextGate | None = Field(
         default=None, description="a long prompt; without this key there is none"
     )

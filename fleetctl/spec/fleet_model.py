@@ -11,11 +11,14 @@ from fleetctl.spec.part import Count, Name, Part, Rule
 from fleetctl.spec.secret import SecretRef
 from fleetctl.spec.units import Duration, Size
 
+RuntimeName = Literal["vllm", "sglang", "llama.cpp", "text-embeddings-inference", "infinity"]
+Task = Literal["generate", "embed", "rerank"]
+
 
 class Venv(Part):
     """Launch from a Python environment on the box."""
 
-    venv: str = Field(description="path on the box; the engine is started as VENV/bin/vllm")
+    venv: str = Field(description="path on the box; the engine is started as VENV/bin/vllm, or what `runtime:` has")
 
 
 def _image_id(value: Any) -> Any:
@@ -49,8 +52,24 @@ class Container(Part):
     options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --cap-add=IPC_LOCK")
 
 
+class Program(Part):
+    """Launch a program that is not in a Python environment: llama-server, text-embeddings-router."""
+
+    program: str = Field(description="path of the program on the box")
+
+
+class Build(Part):
+    """Launch from one of the builds that stand under `builds:`."""
+
+    build: Name = Field(description="name of the build")
+
+
+Start = Venv | Container | Program
+"""What an engine is started from."""
+
+
 class Speculative(BaseModel):
-    """Speculative decoding, handed to vLLM as --speculative-config; further keys pass through."""
+    """Speculative decoding (vLLM: --speculative-config, to which further keys pass through; SGLang: its flags)."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -85,8 +104,14 @@ class Model(Part):
     context: Count = Field(description="longest request in tokens (--max-model-len)")
     kv_cache_dtype: str | None = Field(default=None, description="--kv-cache-dtype, for example fp8")
     speculative: Speculative | None = Field(default=None, description="speculative decoding (--speculative-config)")
-    runtime: Literal["vllm"] = Field(default="vllm", description="kind of engine")
-    launch: Venv | Container = Field(description="what the engine is started from: {venv: PATH} or {image: NAME}")
+    runtime: RuntimeName = Field(default="vllm", description="kind of engine; docs/engines.md says what each can do")
+    task: Task | None = Field(
+        default=None,
+        description="what the engine does, and is asked to prove; default: generate, of encoders' servers embed",
+    )
+    launch: Start | Build = Field(
+        description="what the engine is started from: {venv: PATH}, {image: NAME}, {program: PATH} or {build: NAME}"
+    )
     arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine, one word each")
     environment: dict[str, str | SecretRef] = Field(
         default={}, description="environment of the engine; values may be secrets"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fleetctl.errors import StepError
 from fleetctl.plan.types import PlannedStep
+from fleetctl.remote.errors import OpFailed
 from fleetctl.steps.base import Context, Record, Step, register
+from fleetctl.steps.weights import look
 
 
 @register
@@ -29,13 +32,55 @@ class FetchWeights(Step):
 
 @register
 class VerifyWeights(Step):
-    """Every weight file that the folders name is there, and as long as its own header says."""
+    """Weights are there, whole and what their checksums say, and the same on all boxes that have the model.
+
+    As long as nothing was touched that costs no reading. Where there are no checksums yet they are made.
+    """
 
     kind = "verify_weights"
     once = True
 
     def do(self, context: Context, step: PlannedStep) -> Record:
-        return dict(context.box(step).call("weights_check", paths=step.params["paths"]))
+        found: Record = {}
+        for one in step.params["places"]:
+            model, place = one["model"], one["place"]
+            if _is_left(context, step, place):
+                continue
+            try:
+                told = context.box(step).call("weights_prove", place=place, on_event=context.progress(step))
+            except OpFailed as failure:
+                if failure.kind != "OpError":
+                    raise
+                raise StepError(
+                    failure.message,
+                    hint=f"`fleetctl weights push {model}` brings them from a box that has them, "
+                    f"`fleetctl weights verify {model}` says what is wrong on which box",
+                ) from failure
+            found[model] = {key: told[key] for key in ("tree", "bytes", "read")}
+            _refuse_others(context, step, model, told["tree"], one["others"])
+        return found
+
+
+def _is_left(context: Context, step: PlannedStep, place: Record) -> bool:
+    """A hub id of which the cache has nothing, and whose engine may fetch it: there is nothing yet to prove."""
+    if "folder" in place or place["env"].get("HF_HUB_OFFLINE") == "1":
+        return False
+    if look(context, step.box, place)["state"] != "missing":
+        return False
+    context.say(step, {"log": f"{step.box}: {place['repo']} is not in the cache yet, so it cannot be proven"})
+    return True
+
+
+def _refuse_others(context: Context, step: PlannedStep, model: str, tree: str, others: dict[str, Record]) -> None:
+    """Raises StepError where another box has other weights for the model. The last box that is proven sees all."""
+    for box, place in others.items():
+        there = look(context, box, place)
+        if there["state"] == "proven" and there["tree"] != tree:
+            raise StepError(
+                f"the weights of {model} are not the same on {step.box} and {box}",
+                hint=f"`fleetctl weights verify {model}` says which files differ; with --from BOX --repair the right "
+                "ones are sent to the other",
+            )
 
 
 @register

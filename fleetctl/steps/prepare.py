@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.errors import StepError
 from fleetctl.facts.types import BoxFacts
 from fleetctl.plan.types import PlannedStep
@@ -72,6 +73,7 @@ class StageRelease(Step):
             "builds": box.call(
                 "builds",
                 binaries=sorted({engine.binary for engine in engines if engine.binary}),
+                packages={one.binary: RUNTIMES[one.runtime].packages for one in engines if one.binary},
                 images=sorted({(engine.image[0], engine.image_reference) for engine in engines if engine.image}),
             ),
         }

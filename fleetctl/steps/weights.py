@@ -117,3 +117,26 @@ class SendWeights(Step):
             **short(goal),
         )
         return {"received": received, "sent": sent, "kept": kept, "seconds": round(took, 2)}
+
+
+@register
+class AsideWeights(Step):
+    """Weights that nothing uses are put aside, beside their place; undone, they are back."""
+
+    kind = "aside_weights"
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        return dict(context.box(step).call("weights_aside", one=step.params["one"]))
+
+    def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
+        return dict(context.box(step).call("weights_back", one=step.params["one"]))
+
+
+@register
+class DeleteWeights(Step):
+    """What was put aside is removed. There is no way back but to send or fetch it again."""
+
+    kind = "delete_weights"
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        return dict(context.box(step).call("weights_delete", one=step.params["one"], timeout=600))

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample as Line
 
-from fleetctl.watch.names import PROCESS, Row, rows_of
+from fleetctl.engine.runtimes.metrics import Row
+from fleetctl.watch.names import PROCESS, rows_of
 
 LONGEST_NAME = 200
 LONGEST_LINE = 8192  # characters; that of cache_config_info has 1,100; longer ones are nobody's metrics
@@ -107,7 +108,10 @@ def weighed(usages: Iterable[tuple[float, float | None]]) -> float | None:
 
 def _first(row: Row, found: Mapping[str, list[Line]]) -> list[Line]:
     """The samples under the first of the names that the page has."""
-    return next((found[name] for name in row.spellings if name in found), [])
+    have = next((found[name] for name in row.spellings if name in found), [])
+    if not row.handlers:
+        return have
+    return [line for line in have if line.labels.get("handler", "").endswith(row.handlers)]
 
 
 def _whole(have: list[Line]) -> bool:

@@ -119,7 +119,7 @@ def test_a_load_that_fails_ends_it_in_the_layout_where_it_began(fresh: Moving) -
 
 def test_a_fleet_that_somebody_else_moves_meanwhile_is_left_where_they_moved_it(fresh: Moving) -> None:
     fresh.be_in("split")
-    running = in_the_second_load(fresh, "60s")
+    running = in_the_second_load(fresh, "20s")
     fresh.cutover("split")
     running.process.send_signal(signal.SIGINT)
     ran = running.finish()

@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 from checkpoints import write_model
-from documented import Shown, commands
+from documented import ROOT, Shown, commands
 from moving import FLEETCTL
 from places import BOXES_ARE, DIRTY, NEW
 
@@ -46,10 +46,19 @@ FORMS = {
 
 SHORTER = {
     "bench": "--duration 1s --warm-up 100ms --mix agent",
+    "compare": "--duration 1s --warm-up 100ms --mix agent",
     "tune": "--duration 1s --probes 4 --most 4 --mix agent",
     "link test": "--seconds 0.3",
 }
 """Options that a test adds, so that nothing takes long; the last one of a kind counts."""
+
+IMPORTED = {
+    "compose.yaml": "docker-compose.yml",
+    "vllm-qwen.service": "vllm-qwen.service",
+    "sparkrun.yaml": "recipe.yaml",
+    "haproxy.cfg": "haproxy.cfg",
+}
+"""Files of tests/unit/imported → the names that docs/import.md has for them."""
 
 ENDLESS = re.compile(r"\b(web|top|exporter|clients --watch)\b(?!.*(--once|--write|--watch 60))|logs .*-f\b")
 MAY_FIND = re.compile(r"\bfleetctl (doctor|clients|status|guard status)\b")
@@ -117,6 +126,8 @@ def _files(lab: Lab, folder: Path) -> None:
     shutil.copy(folder / "office.yaml", folder / "fleet.yaml")
     (folder / "tasks.jsonl").write_text('{"prompt": "What is 17*23?", "score": "numeric", "expected": 391}\n')
     write_model(folder / "llama")
+    for name, given in IMPORTED.items():
+        shutil.copy(ROOT / "tests/unit/imported" / name, folder / given)
     (folder / "jobs").mkdir()
     (folder / "jobs/nightly.env").write_text("OPENAI_BASE_URL=http://proxy.office:8080/v1\n")
 
@@ -189,7 +200,7 @@ def test_every_command_of_a_page_does_what_the_page_says(page: str, office: Path
         if " init " in text:
             (office / "fleet.yaml").unlink()
         done = ran(text, office)
-        if " init " in text or "--write" in text:
+        if " init " in text or "--write" in text or "--into" in text:
             shutil.copy(office / "office.yaml", office / "fleet.yaml")
         away = {3} if page == "docs/lab.md" and " status" in text else set[int]()
         fine = {0} | away | ({9} if MAY_FIND.search(text) else set()) | ({130, 2} if ENDLESS.search(text) else set())

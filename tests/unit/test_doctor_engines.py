@@ -215,7 +215,7 @@ SYMPTOMS: dict[str, tuple[EngineTold, str, tuple[str, ...]]] = {
             active="failed",
         ),
         "E12",
-        ("HF_HUB_OFFLINE", "HF_HOME"),
+        ("fleetctl weights push qwen", "HF_HOME"),
     ),
     "Cannot access gated repo": (
         told(

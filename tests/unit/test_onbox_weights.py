@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleetctl.onbox import manifests
 from fleetctl.onbox.main import Call, CancelledError, OpError
-from fleetctl.onbox.weights import expected_size, read_ahead, weights_check
+from fleetctl.onbox.weights import expected_size, read_ahead
+from fleetctl.onbox.weightsproof import weights_prove
+
+
+@pytest.fixture(autouse=True)
+def _manifests_here(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "FOLDER", str(tmp_path_factory.mktemp("manifests")))
 
 
 def call() -> Call:
@@ -44,7 +51,8 @@ def test_whole_weights_are_counted(tmp_path: Path) -> None:
     path = folder(
         tmp_path, m1__safetensors=one, m2__safetensors=two, config__json=b"{}", model__safetensors__index__json=index
     )
-    assert weights_check(call(), [path]) == {"files": 2, "bytes": len(one) + len(two)}
+    told = weights_prove(call(), {"folder": path})
+    assert (told["files"], told["bytes"]) == (4, len(one) + len(two) + len(index) + 2)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +71,12 @@ def test_whole_weights_are_counted(tmp_path: Path) -> None:
 )
 def test_what_is_missing_or_cut_short_is_named(tmp_path: Path, files: dict[str, bytes], told: str) -> None:
     with pytest.raises(OpError) as failure:
-        weights_check(call(), [folder(tmp_path, **files)])
+        weights_prove(call(), {"folder": folder(tmp_path, **files)})
     assert told in str(failure.value)
 
 
 def test_other_formats_are_taken_as_they_are(tmp_path: Path) -> None:
-    assert weights_check(call(), [folder(tmp_path, m__gguf=b"GGUF")]) == {"files": 1, "bytes": 4}
+    assert weights_prove(call(), {"folder": folder(tmp_path, m__gguf=b"GGUF")})["bytes"] == 4
 
 
 @given(st.binary(max_size=200))

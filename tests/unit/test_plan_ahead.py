@@ -68,4 +68,6 @@ def test_weights_of_a_hub_id_are_fetched_with_the_engines_own_python_and_setting
         {"HF_HOME": "/srv/hub"},
     )
     assert params["secrets"] == "/etc/fleetctl/secrets/replicas-qwen.env"
-    assert "verify_weights" not in dict(kinds(made))
+    (place,) = next(step for step in made.steps if step.kind == "verify_weights").params["places"]
+    assert place["place"] == {"repo": "org/qwen", "revision": "", "env": {"HF_HOME": "/srv/hub"}}
+    assert list(place["others"]) == ["b"]

@@ -36,7 +36,8 @@ STANDS_IN_THE_WAY = {
     ),
     "no weights": (
         on_b(paths={"/models/qwen": {"kind": "missing"}}),
-        "b: the weights /models/qwen of model qwen are not there",
+        "b: the weights /models/qwen of model qwen are not there: `fleetctl weights push qwen` brings them from a box "
+        "that has them",
     ),
     "no proxy": (
         boxes_in(SPLIT_LAYOUT, a={"haproxy": None}),

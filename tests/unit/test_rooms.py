@@ -15,18 +15,19 @@ from fleetctl.render.guard import SHARED
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
 BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates", "checkpoint"}
-BELOW |= {"doctor", "watch", "evals", "bench"}
+BELOW |= {"doctor", "watch", "evals", "bench", "importing"}
 MAY_TOUCH = {
     "spec": set[str](),
     "facts": {"spec", "remote", "render", "plan"},
     "capacity": {"spec"},
     "checkpoint": {"spec", "capacity"},
     "render": {"spec", "capacity", "engine"},
-    "plan": {"spec", "render", "facts"},
-    "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates"},
+    "plan": {"spec", "render", "facts", "engine"},
+    "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates", "checkpoint", "onbox"},
     "doctor": {"spec", "facts", "capacity", "render", "plan", "proxy", "remote"},
-    "watch": {"spec", "facts", "render", "remote"},
+    "watch": {"spec", "facts", "render", "remote", "engine"},
     "bench": {"spec", "engine"},
+    "importing": {"spec", "engine", "proxy"},
     "run": BELOW | {"onbox"},
     "remote": {"spec"},
     "onbox": set[str](),

@@ -16,6 +16,7 @@ from fleetctl.spec.load import load_fleet, parse_fleet
 from fleetctl.spec.problems import FleetFileError, Problem
 
 EXAMPLE = Path(__file__).parents[2] / "templates" / "example.yaml"
+LAUNCHES = "{venv: …}, {image: …}, {program: …} or {build: …}"
 
 SMALL = """\
 fleet: office
@@ -54,7 +55,7 @@ def test_the_example_loads_with_every_value_of_the_file() -> None:
     assert loaded.path == EXAMPLE
     assert fleet.boxes["spark1"].memory == int(121.6 * 1024**3)
     assert fleet.boxes["spark2"].ssh.port == 22
-    assert fleet.models["qwen"].launch == Venv(venv="/opt/vllm")
+    assert fleet.launch("qwen") == Venv(venv="/opt/vllm")
     assert fleet.layouts["split"]["qwen"].split == {"spark1": PerBox(), "spark2": PerBox()}
     assert fleet.layouts["replicas"]["qwen"].boxes["spark1"].concurrency == 8
     assert fleet.proxy.hold == 1200
@@ -100,7 +101,7 @@ proxy: {box: spark3, port: 70000}
         "fleet.yaml:7:55: boxes.spark2.reserve: memory 10.0 GiB - reserve 12.0 GiB leaves nothing for an engine; "
         "write less",
         'fleet.yaml:11:14: models.qwen.context: "262,144" is text; write 262144 without quotes',
-        "fleet.yaml:12:13: models.qwen.launch: venv and image cannot both be here; write {venv: …} or {image: …}",
+        f"fleet.yaml:12:13: models.qwen.launch: venv and image cannot both be here; write {LAUNCHES}",
         'fleet.yaml:15:5: layouts.replicas.qwn: there is no model "qwn"; did you mean qwen?',
         'fleet.yaml:15:28: layouts.replicas.qwn.copies[1]: there is no box "sprak2"; did you mean spark2?',
         'fleet.yaml:16:14: proxy.box: there is no box "spark3"; did you mean spark2?',
@@ -136,8 +137,10 @@ STRUCTURE = [
     ("context: 8192", "context: 8192, environment: {A: on}", "models.qwen.environment.A", 'write "on" in quotes'),
     ("context: 8192", "context: 8192, speculative: {method: mtp}", "models.qwen.speculative", "num_spec"),
     ("launch: {venv: /opt/vllm}", "launch: {vnev: /opt/vllm}", "models.qwen.launch.vnev", "did you mean venv?"),
-    ("launch: {venv: /opt/vllm}", "launch: {}", "models.qwen.launch", "write {venv: …} or {image: …}"),
-    ("launch: {venv: /opt/vllm}", "launch: /opt/vllm", "models.qwen.launch", "write {venv: …} or {image: …}"),
+    ("launch: {venv: /opt/vllm}", "launch: {build: v33}", "models.qwen.launch.build", "there is no build"),
+    ("context: 8192", "context: 8192, task: embedd", "models.qwen.task", "did you mean embed?"),
+    ("launch: {venv: /opt/vllm}", "launch: {}", "models.qwen.launch", f"write {LAUNCHES}"),
+    ("launch: {venv: /opt/vllm}", "launch: /opt/vllm", "models.qwen.launch", f"write {LAUNCHES}"),
     ("launch: {venv: /opt/vllm}", "launch: {image: x, engine: dokcer}", "models.qwen.launch.engine", "mean docker?"),
     ("launch: {venv: /opt/vllm}", "launch: {image: x, gpus: nvdia}", "models.qwen.launch.gpus", "did you mean nvidia?"),
     ("launch: {venv: /opt/vllm}", "launch: {image: x, id: abc}", "models.qwen.launch.id", "sha256: and 64 hex digits"),
@@ -151,7 +154,7 @@ STRUCTURE = [
     ("proxy: {box: spark1}", "proxy:", "proxy", "this is empty; write {box: …}"),
     ("proxy: {box: spark1}", "proxy: {box: spark1, api_keys: {A: {env: K}}}", "proxy.api_keys.A", "did you mean a?"),
     ("proxy: {box: spark1}", "proxy: {box: spark1}\nsuperseded: [old]", "superseded[0].unit", "named in full"),
-    ("proxy: {box: spark1}", "proxy: {box: spark1}\ngates:", "gates", "{completion: …, long_context: …, "),
+    ("proxy: {box: spark1}", "proxy: {box: spark1}\ngates:", "gates", "{completion: …, embedding: …, "),
     ("fleet: office", "fleet: Office", "fleet", "lower-case letters"),
     ("fleet: office", "fleet: null", "fleet", "there is no value"),
     ("fleet: office", "flet: office", "flet", "did you mean fleet?"),

@@ -17,7 +17,8 @@ def vllm(*words: str) -> "subprocess.CompletedProcess[str]":
 
 def test_version_and_help_need_no_model() -> None:
     assert vllm("--version").stdout == "0.32.0+standin\n"
-    listed = vllm("serve", "--help").stdout
+    assert "--headless" not in vllm("serve", "--help").stdout, "vLLM lists groups there"
+    listed = vllm("serve", "--help=all").stdout
     for option in ("--kv-cache-memory-bytes", "--headless", "--no-enable-prefix-caching", "-tp", "--uds"):
         assert option in listed
 

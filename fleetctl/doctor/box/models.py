@@ -18,7 +18,7 @@ DIFFER = Kind(
     "that is live",
     "Copies answer differently, and nobody knows why. The ranks of a split load parts of different models, or one of "
     "them does not start.",
-    "copy the folder again from the box that is right, with rsync --checksum",
+    "`fleetctl weights push MODEL --from BOX` sends what differs from the box that is right",
     "the files' own sizes, headers and words",
 )
 BROKEN = Kind(
@@ -28,7 +28,7 @@ BROKEN = Kind(
     "safetensors files that are shorter than their header says, and files that the folder's index names and that are "
     "not there",
     "The engine that loads them does not start, or starts with noise in it.",
-    "copy them again",
+    "`fleetctl weights push MODEL` sends what is missing from a box that has it",
     "safetensors; model.safetensors.index.json",
 )
 KINDS = (DIFFER, BROKEN)
@@ -42,18 +42,12 @@ def find(scene: Scene, seen: Mapping[str, BoxTold]) -> Iterator[Finding]:
         for folder, files in told.models.items():
             if files is not None and files.broken:
                 whole = [one for one in seen if (same := seen[one].models.get(folder)) and not same.broken]
-                source = address_of(scene, whole[0]) if whole else "ORIGIN"
                 yield BROKEN.found(
                     box,
                     folder,
                     f"the weights in {folder} are not whole: {files.broken[0]}",
                     *files.broken[:5],
-                    fix=f"on {box}, copy them again: "
-                    + (
-                        f"rsync -a --checksum {source}:{folder}/ {folder}/"
-                        if folder.startswith("/")
-                        else f"hf download --force-download {folder}"
-                    ),
+                    fix=_again(model_of(scene, folder), folder, box, whole),
                 )
     compared: set[tuple[str, frozenset[str]]] = set()
     for group in together(scene):
@@ -92,10 +86,19 @@ def differ(scene: Scene, group: Together, folder: str, two: tuple[str, str], tol
     )
 
 
-def address_of(scene: Scene, box: str) -> str:
-    """Where another box reaches it best."""
-    here = scene.fleet.boxes[box]
-    return here.link or here.address
+def model_of(scene: Scene, folder: str) -> str:
+    """The model of fleet.yaml that has these weights."""
+    engines = [engine for release in (scene.live, *scene.releases) for engine in release.engines]
+    return next((engine.model for engine in engines if engine.weights == folder), "MODEL")
+
+
+def _again(model: str, folder: str, box: str, whole: list[str]) -> str:
+    """How a box gets weights again that are not whole."""
+    if whole:
+        return f"`fleetctl weights push {model} --from {whole[0]} --to {box}` sends what is missing"
+    if folder.startswith("/"):
+        return f"`fleetctl weights pull {model} --on {box} --from ORIGIN` (a folder of your machine, or a hub id)"
+    return f"`fleetctl weights pull {model} --on {box}` fetches what is missing"
 
 
 def _way_out(scene: Scene, group: Together, folder: str, two: tuple[str, str]) -> str:
@@ -105,10 +108,11 @@ def _way_out(scene: Scene, group: Together, folder: str, two: tuple[str, str]) -
             f"write revision: COMMIT, the one that is right, for model {group.engine.model} in fleet.yaml; then "
             "`fleetctl apply` fetches it"
         )
+    model = group.engine.model
     return (
-        f"find out which of them is right; from {base} to {box}, on {box}: rsync -a --checksum "
-        f"{address_of(scene, base)}:{folder}/ "
-        f"{folder}/; then `fleetctl restart {box}`"
+        f"find out which of them is right (`fleetctl weights verify {model} --full`); `fleetctl weights push {model} "
+        f"--from {base} --to {box}` sends what differs, the other way round where {box} is right; then `fleetctl "
+        f"restart` of the box that got it"
     )
 
 

@@ -24,7 +24,7 @@ def ask(scene: Scene, box: str) -> dict[str, Any] | None:
     units: dict[str, list[Any] | None] = {}
     for engine, rank in scene.live.ranks_on(box):
         units[rank.unit] = None
-        if rank == engine.head:
+        if rank == engine.head and engine.task == "generate":
             parser = argument(scene.fleet, str(scene.live.layout), engine.model, box, "--tool-call-parser")
             units[rank.unit] = [engine.address, engine.port, engine.served_as[0], parser is not None]
     return {"units": units} if units else None

@@ -70,8 +70,9 @@ def _causes(case: Case) -> Iterator[Finding]:
             case.unit,
             f"{engine.id} may not fetch {engine.weights}, and its cache does not have it",
             *found.lines[:2],
-            fix=f"take HF_HUB_OFFLINE out of environment: of {engine.model} and let `fleetctl apply` fetch it, or "
-            f"name the cache that has it: models: {{{engine.model}: {{environment: {{HF_HOME: PATH}}}}}}",
+            fix=f"`fleetctl weights push {engine.model}` brings it from a box that has it, `fleetctl weights pull "
+            f"{engine.model}` from the hub; or name the cache that has it: models: {{{engine.model}: "
+            "{environment: {HF_HOME: PATH}}}",
         )
     if found := told.lines("lora_rank") or told.lines("lora_none"):
         yield lora(case, found)

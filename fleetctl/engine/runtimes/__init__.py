@@ -1,1 +1,1 @@
-"""One adapter per kind of engine: how its command line is made. Pure."""
+"""One adapter per kind of engine: its command line, its answers and its metrics. Pure."""

@@ -12,10 +12,11 @@ def flag_name(word: str, aliases: Mapping[str, str]) -> str:
     """The one name of a flag, however it is spelled.
 
     ``--max_model_len=5``, ``--no-enable-x`` and ``--compilation-config.level`` become ``--max-model-len``,
-    ``--enable-x`` and ``--compilation-config``; short spellings are looked up in ``aliases``.
+    ``--enable-x`` and ``--compilation-config``; other spellings are looked up in ``aliases``.
     """
     name = word.partition("=")[0].partition(".")[0].replace("_", "-")
-    name = aliases.get(name, name)
+    if name in aliases:
+        return aliases[name]
     return "--" + name[5:] if name.startswith("--no-") else name
 
 

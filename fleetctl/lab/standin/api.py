@@ -48,6 +48,7 @@ class Api:
             "/v1/chat/completions": {"POST": self.chat},
             "/v1/completions": {"POST": self.complete},
             "/v1/embeddings": {"POST": self.embeddings},
+            "/v1/rerank": {"POST": self.rerank},
             "/tokenize": {"POST": self.tokenize},
         }
 
@@ -188,6 +189,23 @@ class Api:
         return json_response(
             {"object": "list", "created": int(time.time()), "model": model, "data": data, "usage": usage}
         )
+
+    async def rerank(self, request: Request) -> Response:
+        """POST /v1/rerank: how much of the query's words each document has."""
+        ranked = self.ranked(self.read_json(request), "documents")
+        results = [
+            {"index": index, "document": {"text": document}, "relevance_score": score}
+            for index, document, score in ranked
+        ]
+        return json_response({"model": self.engine.args.served_model_name[0], "results": results})
+
+    def ranked(self, body: dict[str, Any], key: str) -> list[tuple[int, str, float]]:
+        """Number, text and score of each document under `key`, the best first."""
+        documents = [str(document) for document in body.get(key) or []]
+        scores = [text.likeness(str(body.get("query", "")), document) for document in documents]
+        self.engine.metrics.add("prompt_tokens", sum(text.count_tokens(document) for document in documents))
+        self.engine.metrics.success["stop"] += 1
+        return sorted(zip(range(len(documents)), documents, scores, strict=True), key=lambda one: -one[2])
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: a prompt, or messages."""

@@ -95,6 +95,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def serve_help(every_flag: bool) -> str:
+    """What `vllm serve --help=all` prints; without `=all` vLLM lists groups of flags and no flag."""
+    parser = build_parser()
+    if every_flag:
+        return parser.format_help()
+    return f"{parser.format_usage()}\nUse `--help=all` to show all available flags at once."
+
+
 def normalise(argv: list[str]) -> list[str]:
     """Turn vLLM's free spellings into plain options.
 

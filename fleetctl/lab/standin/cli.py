@@ -3,7 +3,7 @@
 import sys
 
 from . import VERSION
-from .arguments import parse_serve
+from .arguments import parse_serve, serve_help
 from .follower import run_follower
 from .log import log_to
 from .server import run_server
@@ -37,6 +37,9 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
+    if {"--help", "-h", "--help=all"} & set(argv[1:]):
+        print(serve_help(every_flag="--help=all" in argv))
+        return 0
     args = parse_serve(argv[1:])
     control = Control(rank=args.node_rank)
     log_to("MainProcess" if args.headless else "APIServer")

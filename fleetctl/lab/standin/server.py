@@ -25,8 +25,8 @@ class InterruptedLoadError(Exception):
     """SIGTERM or SIGINT while the engine was loading."""
 
 
-def run_server(args: ServeArgs, control: Control) -> int:
-    """Run the head or only rank of an engine until it stops; returns the exit status."""
+def run_server(args: ServeArgs, control: Control, api: type[Api] = Api) -> int:
+    """Run the head or only rank of an engine until it stops; returns the exit status. ``api`` is how it answers."""
     set_name("vllm")
     log.info("api_utils.py:347", f"vLLM server version {VERSION}, serving model {args.model}")
     log.info("api_utils.py:286", f"non-default args: {shown(args)}")
@@ -53,7 +53,7 @@ def run_server(args: ServeArgs, control: Control) -> int:
         os.kill(os.getpid(), signal.SIGINT)
     if cache_tokens is None:
         return 0 if control.now().zero_exit else 1
-    return asyncio.run(Server(args, control, core, cache_tokens).run(sock, address))
+    return asyncio.run(Server(args, control, core, cache_tokens, api).run(sock, address))
 
 
 def shown(args: ServeArgs) -> dict[str, object]:
@@ -114,8 +114,9 @@ def await_ready(core: Child, control: Control) -> int | None:
 class Server:
     """The serving part of the process's life."""
 
-    def __init__(self, args: ServeArgs, control: Control, core: Child, cache_tokens: int) -> None:
+    def __init__(self, args: ServeArgs, control: Control, core: Child, cache_tokens: int, api: type[Api]) -> None:
         self.args = args
+        self.api = api
         self.control = control
         self.core = core
         self.engine = Engine(args, control, cache_tokens)
@@ -131,7 +132,7 @@ class Server:
         loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGINT, self.terminate)
         loop.add_reader(self.core.link.sock, self.hear_core)
-        api = Api(self.engine, self.before_completion)
+        api = self.api(self.engine, self.before_completion)
         keep_alive = float(os.environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5"))
         http = HttpServer(api.handle, keep_alive, self.args.access_log)
         log.info("entry.py:140", f"Starting vLLM server on {address}")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,12 @@ def words(rng: random.Random) -> Iterator[str]:
     yield rng.choice(WORDS)
     while True:
         yield " " + rng.choice(WORDS)
+
+
+def likeness(query: str, document: str) -> float:
+    """Share of a query's words that a document has."""
+    asked, there = (set(re.findall(r"\w+", text.lower())) for text in (query, document))
+    return len(asked & there) / max(1, len(asked))
 
 
 def embedding(model: str, text: str, size: int = 64) -> list[float]:

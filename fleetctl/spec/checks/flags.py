@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-_HERE = {
+_PLACE = {
+    "--port": "port: of the placement",
+    "--host": "address: of the box",
+    "--api-key": "api_keys: of the proxy, with references such as {env: NAME}",
+    "--hf-token": "environment: of the model, with HF_TOKEN: {env: NAME}",
+}
+_VLLM = {
+    **_PLACE,
     "--model": "weights: of the model",
     "--revision": "revision: of the model",
     "--served-model-name": "served_as: of the model",
@@ -12,28 +19,64 @@ _HERE = {
     "--kv-cache-dtype": "kv_cache_dtype: of the model",
     "--speculative-config": "speculative: of the model",
     "--gpu-memory-utilization": "gpu_memory_utilization: of a box in the placement",
-    "--host": "address: of the box",
-    "--port": "port: of the placement",
     "--uds": "port: of the placement (the proxy reaches engines by address and port)",
     "--nnodes": "split: of the placement, with the list of boxes",
     "--node-rank": "split: of the placement; the order of its boxes is their rank",
     "--master-addr": "split: of the placement; its first box is the head",
     "--master-port": "master_port: of the placement",
     "--headless": "split: of the placement; every box but the first is headless",
-    "--api-key": "api_keys: of the proxy, with references such as {env: NAME}",
-    "--hf-token": "environment: of the model, with HF_TOKEN: {env: NAME}",
 }
+_ENCODER = {
+    **_PLACE,
+    "--model-id": "weights: of the model",
+    "--revision": "revision: of the model",
+    "--served-model-name": "served_as: of the model",
+}
+_HERE: dict[str, dict[str, str]] = {
+    "vllm": _VLLM,
+    "sglang": {
+        **_PLACE,
+        "--model-path": "weights: of the model",
+        "--revision": "revision: of the model",
+        "--served-model-name": "served_as: of the model",
+        "--context-length": "context: of the model",
+        "--kv-cache-dtype": "kv_cache_dtype: of the model",
+        "--is-embedding": "task: of the model",
+        "--nnodes": "split: of the placement, with the list of boxes",
+        "--node-rank": "split: of the placement; the order of its boxes is their rank",
+        "--dist-init-addr": "split: of the placement; its first box is the head, and master_port: its port",
+    },
+    "llama.cpp": {
+        **_PLACE,
+        "--model": "weights: of the model",
+        "--hf-repo": "weights: of the model",
+        "--alias": "served_as: of the model",
+        "--parallel": "concurrency: of the placement",
+        "--embeddings": "task: of the model",
+        "--reranking": "task: of the model",
+    },
+    "text-embeddings-inference": {**_ENCODER, "--hostname": "address: of the box"},
+    "infinity": _ENCODER,
+}
+"""Kind of engine → flag → the key of fleet.yaml that says it."""
 _SPLIT = {
-    "tensor": {"--tensor-parallel-size": "split: and parallel: of the placement"},
-    "pipeline": {"--pipeline-parallel-size": "split: and parallel: of the placement"},
+    "tensor": dict.fromkeys(("--tensor-parallel-size", "--tp-size"), "split: and parallel: of the placement"),
+    "pipeline": dict.fromkeys(("--pipeline-parallel-size", "--pp-size"), "split: and parallel: of the placement"),
 }
-_SHORT = {
+_SHORT_VLLM = {
     "-n": "--nnodes",
     "-r": "--node-rank",
     "-sc": "--speculative-config",
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
     "--device-memory-utilization": "--gpu-memory-utilization",
+}
+_SHORT = {
+    "vllm": _SHORT_VLLM,
+    "sglang": {"--model": "--model-path", "--nccl-init-addr": "--dist-init-addr"},
+    "llama.cpp": {"-m": "--model", "-hf": "--hf-repo", "-a": "--alias", "-np": "--parallel", "--rerank": "--reranking"}
+    | {"--embedding": "--embeddings"},
+    "text-embeddings-inference": {"-p": "--port"},
 }
 _CONTAINER = {
     "--name": "the name is that of the unit",
@@ -49,21 +92,21 @@ _CONTAINER = {
 _CONTAINER_SHORT = {"-d": "--detach", "--net": "--network"}
 
 
-def flag(argument: str) -> str | None:
+def flag(argument: str, runtime: str = "vllm") -> str | None:
     """``--max_model_len=8`` as ``--max-model-len``; None for what is not an option."""
     found = re.match(r"--?[A-Za-z][A-Za-z0-9_-]*", argument)
     if not found:
         return None
     name = found[0].replace("_", "-") if found[0].startswith("--") else found[0]
-    return _SHORT.get(name, name)
+    return _SHORT.get(runtime, {}).get(name, name)
 
 
-def key_instead(argument: str, parallel: str | None) -> str | None:
+def key_instead(argument: str, parallel: str | None, runtime: str = "vllm") -> str | None:
     """The key of fleet.yaml that says what this argument would. ``parallel`` is that of a split, else None."""
-    name = flag(argument)
+    name = flag(argument, runtime)
     if name is None:
         return None
-    return _HERE.get(name) or (_SPLIT.get(parallel, {}).get(name) if parallel else None)
+    return _HERE.get(runtime, {}).get(name) or (_SPLIT.get(parallel, {}).get(name) if parallel else None)
 
 
 def container_reason(option: str) -> str | None:

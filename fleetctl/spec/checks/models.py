@@ -34,19 +34,33 @@ def weights(view: View) -> Iterator[Problem]:
 
 
 def launches(view: View) -> Iterator[Problem]:
-    """A venv is an absolute path; an image is one word; options that fleetctl sets are not given again."""
-    for model in view.mapping("models"):
-        path: Path = ("models", model, "launch")
-        venv, image = view.text(*path, "venv"), view.text(*path, "image")
+    """A venv or program is an absolute path; an image is one word; options that fleetctl sets are not given again."""
+    paths: list[Path] = [("models", model, "launch") for model in view.mapping("models")]
+    paths += [("builds", build) for build in view.mapping("builds")]
+    for path in paths:
+        venv, image, program = (view.text(*path, key) for key in ("venv", "image", "program"))
         if venv is not None and (not venv.startswith("/") or _CONTROL.search(venv)):
-            message = f"{shown(venv)} is no absolute path; systemd starts VENV/bin/vllm, and a path begins with /"
+            message = f"{shown(venv)} is no absolute path; systemd starts what is in VENV/bin, and a path begins with /"
             yield view.problem((*path, "venv"), message)
+        if program is not None and (not program.startswith("/") or _CONTROL.search(program)):
+            message = f"{shown(program)} is no absolute path; systemd starts it, and a path begins with /"
+            yield view.problem((*path, "program"), message)
         if image is not None and not re.fullmatch(r"[^\s-]\S*", image):
             yield view.problem((*path, "image"), f"{shown(image)} is no image reference such as name@sha256:…")
         for where, option in view.texts(*path, "options"):
             reason = container_reason(option)
             if reason:
                 yield view.problem(where, f"fleetctl sets {option.partition('=')[0]}: {reason}; take it out")
+
+
+def builds(view: View) -> Iterator[Problem]:
+    """A build that a model is launched from stands under ``builds``."""
+    known = view.mapping("builds")
+    for model in view.mapping("models"):
+        build = view.text("models", model, "launch", "build")
+        if build is not None and build not in known:
+            hint = did_you_mean(build, known) if known else "write builds: with an entry of that name"
+            yield view.problem(("models", model, "launch", "build"), f"there is no build {shown(build)}; {hint}")
 
 
 def served_names(view: View) -> Iterator[Problem]:
@@ -93,9 +107,10 @@ def measured(view: View) -> Iterator[Problem]:
 def arguments(view: View) -> Iterator[Problem]:
     """Arguments are one word each, hold no secret, and do not set what a key of fleet.yaml sets."""
     for base, parallel in _engine_parts(view):
+        runtime = view.text("models", str(base[1] if base[0] == "models" else base[2]), "runtime") or "vllm"
         for where, argument in view.texts(*base, "arguments"):
-            name = flag(argument) or ""
-            key = key_instead(argument, parallel)
+            name = flag(argument, runtime) or ""
+            key = key_instead(argument, parallel, runtime)
             if key:
                 yield view.problem(where, f"fleetctl sets {name} itself; write it as {key}")
             elif holds_secret(argument):
@@ -136,4 +151,4 @@ def _parallel(values: dict[str, object]) -> str:
     return "pipeline" if values.get("parallel") == "pipeline" else "tensor"
 
 
-CHECKS = (weights, launches, served_names, limits, weights_units, measured, arguments, environments)
+CHECKS = (weights, launches, builds, served_names, limits, weights_units, measured, arguments, environments)

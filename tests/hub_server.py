@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,14 @@ class Hub:
     tokens: set[str] = field(default_factory=set)
 
 
+def etag_of(file: Path) -> str:
+    """What the hub names a file by: the SHA-256 of a large one (LFS), git's own checksum of a small one."""
+    data = file.read_bytes()
+    if file.suffix in (".safetensors", ".bin", ".gguf", ".pt"):
+        return hashlib.sha256(data).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
 @contextmanager
 def hub_of(folder: Path) -> Iterator[Hub]:
     """Serve the model in ``folder`` as office/tiny."""
@@ -48,7 +57,11 @@ def hub_of(folder: Path) -> Iterator[Hub]:
                 f"/api/models/{hub.model}",
                 *(f"/api/models/{hub.model}/revision/{at}" for at in ("main", COMMIT)),
             }:
-                siblings = [{"rfilename": one.name} for one in hub.folder.iterdir()]
+                sizes = "blobs=" in self.path
+                siblings = [
+                    {"rfilename": one.name, **({"size": one.stat().st_size} if sizes else {})}
+                    for one in hub.folder.iterdir()
+                ]
                 about = {"id": hub.model, "modelId": hub.model, "sha": COMMIT, "siblings": siblings, "private": False}
                 self.reply(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
             elif path.startswith(f"/api/models/{hub.model}/tree/"):
@@ -67,7 +80,7 @@ def hub_of(folder: Path) -> Iterator[Hub]:
                 self.reply(404, b"{}", {"X-Error-Code": "EntryNotFound", "X-Error-Message": "no such file"})
                 return
             whole = file.stat().st_size
-            common = {"X-Repo-Commit": COMMIT, "ETag": f'"{file.name}-{whole}"', "Accept-Ranges": "bytes"}
+            common = {"X-Repo-Commit": COMMIT, "ETag": f'"{etag_of(file)}"', "Accept-Ranges": "bytes"}
             wanted = self.headers.get("range")
             if wanted is None:
                 self.reply(200, b"" if self.command == "HEAD" else file.read_bytes(), common, whole)
