@@ -32,6 +32,7 @@ from fleetctl.cli import (
     logs,
     plan,
     playbook,
+    profile,
     proxy,
     render,
     restart,
@@ -127,6 +128,7 @@ app.add_typer(guard.app, name="guard")
 app.add_typer(images.app, name="images")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
+app.add_typer(profile.app, name="profile")
 app.add_typer(proxy.app, name="proxy")
 app.add_typer(weights.app, name="weights")
 

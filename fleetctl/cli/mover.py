@@ -294,9 +294,10 @@ class Mover:
         with self._view(plan) as view:
             execution.listen_to(view)
             execution.undo(history.why or f"{ON_REQUEST} after it was cut off")
-        if plan.operation in ASIDE:
-            more = ", `fleetctl weights prune` removes it" if plan.operation in WEIGHTS else ""
-            self._say(f"the {plan.operation} is closed; what had arrived stays{more}")
+        if plan.operation in WEIGHTS:
+            self._say(f"the {plan.operation} is closed; what had arrived stays, `fleetctl weights prune` removes it")
+        elif plan.operation in ASIDE:
+            self._say(f"the {plan.operation} is closed")
         else:
             self._say(f"the fleet is back in {plan.from_layout or 'the state before fleetctl'}")
 

@@ -107,9 +107,9 @@ def assess(
     if release.proxy and release.proxy.floating:
         found.address = release.proxy.floating.address
         found.address_on = holders(release.proxy, observed)
-    of_weights = found.unfinished is not None and found.unfinished.operation in ASIDE
-    if of_weights or not found.under_way():
-        wrong = found.problems if found.unfinished is None or of_weights else found.consequences
+    aside = found.unfinished is not None and found.unfinished.operation in ASIDE
+    if aside or not found.under_way():
+        wrong = found.problems if found.unfinished is None or aside else found.consequences
         states = {engine.id: engine.state for engine in found.engines}
         wrong += _problems(release, observed, facts.generation, states)
     return found

@@ -187,6 +187,10 @@ class Lock(Seen):
         return f"{self.who} on {self.host} (pid {self.pid}) runs `{self.command}`, since {self.age:.0f} s"
 
 
+MEASURES = ("calibrate", "tune")
+"""Operations that measure an engine: one that was cut off is only taken back."""
+
+
 class MoveFacts(Seen):
     """A move that this box has the journal of. ``end`` is None while it is unfinished.
 
@@ -208,7 +212,7 @@ class MoveFacts(Seen):
     @property
     def finish(self) -> str:
         """The command that finishes it when it was cut off; one that measured an engine is only taken back."""
-        if self.operation == "calibrate":
+        if self.operation in MEASURES:
             return self.undo
         if self.operation == "cutover":
             return f"fleetctl cutover --to {self.to_layout}"
@@ -224,7 +228,7 @@ class MoveFacts(Seen):
     @property
     def ways(self) -> str:
         """What can be done when it was cut off, in words."""
-        if self.operation == "calibrate":
+        if self.operation in MEASURES:
             return f"`{self.undo}` brings the engine back as it was"
         return f"`{self.finish}` finishes it, `{self.undo}` undoes it"
 

@@ -247,6 +247,8 @@ def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
         return Gap(expected=0.0, why="another copy serves meanwhile")
     if any(stage.one_at_a_time for stage in playbook.stages):
         return Gap(expected=0.0, why="one copy at a time, while another serves")
+    if difference.measuring is not None:
+        return Gap(expected=None, why=f"as long as {difference.measuring.starts + 1} starts and loads take: {why_held}")
     if difference.trial is not None:
         return Gap(expected=None, why=f"as long as two starts take: {why_held}")
     gap = _gap_of_all(difference, move.observed)

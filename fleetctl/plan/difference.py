@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fleetctl.facts.proxies import servers_not_closed
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
 from fleetctl.plan.firewall import Work, guards, work_on
+from fleetctl.plan.measuring import Measuring
 from fleetctl.plan.merged import merged_proxy, names_during
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_FOLDER, GUARD_UNIT, VRRP_FOLDER, secrets_path
 from fleetctl.render.proxy import proxy_files
@@ -60,6 +61,8 @@ class Difference:
     load_on: list[str] = field(default_factory=list)
     """Boxes on which the proxy does not run ``load`` yet."""
     settle_address: bool = False
+    measuring: Measuring | None = None
+    """What is measured while the one engine in ``prove`` is out of the proxy."""
     trial: Trial | None = None
     """What is started between the stop and the start of the one engine in ``start``, to be measured."""
     served: bool = False

@@ -24,6 +24,7 @@ from fleetctl.plan.engine_drafts import (
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
 from fleetctl.plan.images import have_image, same_image, try_container
+from fleetctl.plan.measuring_drafts import measure_knee, try_settings
 from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.proxy_drafts import drain, hold, load_proxy, open_server, proxy_paths, settle_address, settle_proxy
 from fleetctl.plan.trial import trial
@@ -175,6 +176,8 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "await_free": await_free,
     "drop_page_cache": drop_page_cache,
     "trial": trial,
+    "measure_knee": measure_knee,
+    "try_settings": try_settings,
     "install_files": _install_files,
     "start_engine": start_engine,
     "restore_superseded": _restore_superseded,

@@ -17,7 +17,7 @@ WEIGHTS = ("weights push", "weights pull", "weights repair", "weights prune")
 ASIDE = (*WEIGHTS, "images push")
 """Operations that bring files and nothing else: engines go on meanwhile, and guards go on with their work."""
 
-STAYING = ("restart", "drain", "undrain", "calibrate", "doctor", *ASIDE)
+STAYING = ("restart", "drain", "undrain", "calibrate", "tune", "doctor", *ASIDE)
 """Operations that work on the live layout and leave the fleet in its generation."""
 
 

@@ -55,7 +55,7 @@ class Execution:
         self._boots = dict(reach.boots)
         self._listen = listen
         self._control = control
-        self._context = Context(plan, reach.boxes, fill, self._progress)
+        self._context = Context(plan, reach.boxes, fill, self._progress, control.stop.is_set)
         self._steps = {step.id: step for step in plan.steps}
         self._patience = RECONNECT
         self._stopping = False

@@ -24,7 +24,10 @@ Found = dict[str, ImageThere]
 
 
 def images_of(fleet: Fleet) -> list[ImageWanted]:
-    """Images that models of the file are started from, with the boxes that some layout has them on."""
+    """Images that models of the file are started from, with the boxes that some layout has them on.
+
+    An image among ``builds:`` that no model is started from yet is wanted on every box.
+    """
     found: dict[tuple[str, str, str | None], ImageWanted] = {}
     for name in fleet.models:
         launch = fleet.launch(name)
@@ -35,18 +38,21 @@ def images_of(fleet: Fleet) -> list[ImageWanted]:
         before = found.get(key, ImageWanted(engine=launch.engine, name=launch.image, identity=launch.id))
         boxes = tuple(box for box in fleet.boxes if box in placed or box in before.boxes)
         found[key] = before.model_copy(update={"models": (*before.models, name), "boxes": boxes})
+    for build in fleet.builds.values():
+        if isinstance(build, Container) and (key := (build.engine, build.image, build.id)) not in found:
+            found[key] = ImageWanted(engine=build.engine, name=build.image, identity=build.id, boxes=tuple(fleet.boxes))
     return list(found.values())
 
 
 def chosen(fleet: Fleet, name: str, engine: str | None = None) -> list[ImageWanted]:
-    """The images that a word names: a model's or a build's, one that models are started from, or, with ``engine``, any.
+    """The images that a word names: a model's, one that models are started from, or, with ``engine``, any.
 
     Raises SpecError, with the nearest name, for a word that is none.
     """
     known = images_of(fleet)
     build = fleet.builds.get(name)
-    if name not in fleet.models and isinstance(build, Container):
-        return [ImageWanted(engine=build.engine, name=build.image, identity=build.id, boxes=tuple(fleet.boxes))]
+    if isinstance(build, Container):
+        return [one for one in known if (one.engine, one.name, one.identity) == (build.engine, build.image, build.id)]
     if name in fleet.models:
         mine = [one for one in known if name in one.models]
         if not mine:

@@ -15,7 +15,8 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
 
     ``cut`` counts requests that still ran when their time was over. ``caches`` has by engine the tokens of cache that
     it logged, and those that were expected (None: not known); ``scores`` what it scored in tool use (of 100), and what
-    the build ``before`` it did. ``trials`` has what was seen of engines that started to be measured, where some did.
+    the build ``before`` it did. ``trials`` has what was seen of engines that started to be measured, and ``tuned`` by
+    engine what was measured of it under load, where some were.
     """
     by_kind: dict[str, dict[str, Record]] = {}
     for step in plan.steps:
@@ -65,7 +66,12 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
     if any(step.turn is not None for step in plan.steps) and not held:
         gap = 0.0
     trials = {params[name].params["engine"]: result["trial"] for name, result in by_kind.get("trial", {}).items()}
-    if trials and plan.gap.expected == 0.0:  # another copy served
+    tuned = {
+        params[name].params["engine"]: result
+        for kind in ("measure_knee", "try_settings")
+        for name, result in by_kind.get(kind, {}).items()
+    }
+    if (trials or tuned) and plan.gap.expected == 0.0:  # another copy served
         gap = 0.0
     cut = sum(r.get("cut", 0) for r in by_kind.get("drain", {}).values())
     return {
@@ -78,4 +84,5 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
         "caches": caches,
         "scores": scores,
         **({"trials": trials} if trials else {}),
+        **({"tuned": tuned} if tuned else {}),
     }

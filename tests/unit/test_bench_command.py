@@ -19,6 +19,7 @@ from planned import BEFORE, boxes_in, layout, office
 from rich.console import Console
 from standin_process import Running, start
 
+from fleetctl.bench import way
 from fleetctl.bench.knee import Answer, Kind, Point
 from fleetctl.bench.mix import Lengths, Mix
 from fleetctl.bench.prompts import Counting, Dialect, Prompts
@@ -253,7 +254,7 @@ def test_a_name_that_nothing_has_and_a_fleet_without_a_layout_are_refused(monkey
 
 
 def test_an_engine_that_cannot_be_reached_either_way_is_said_with_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benching, "_answers", lambda endpoint: False)
+    monkeypatch.setattr(way, "answers", lambda endpoint: False)
     gone = BoxError("b", "no route to host")
     subject = Subject(office(), "", cast(Any, {}), {"b": gone})
     engine = layout("replicas").engines[1]

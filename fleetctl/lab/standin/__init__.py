@@ -23,6 +23,7 @@ that exists. `{"ranks": {"1": {"load_seconds": 9}}}` in the file gives one rank 
 | curve                    | see settings   | [[running requests, total tokens/s], …], short prompts    |
 | long_curve               | see settings   | the same for long prompts                                 |
 | long_prompt_tokens       | 2000           | mean prompt length from which long_curve counts           |
+| batched_curve            | none           | [[--max-num-batched-tokens, factor on both curves], …]    |
 | prefill_seconds_per_token| 9.6 / 16900    | time to read one prompt token                             |
 | speed                    | 1              | factor on both curves and on reading prompts              |
 | answer_tokens            | 64             | middle of the answer length where nothing stops it sooner |

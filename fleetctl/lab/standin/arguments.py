@@ -9,6 +9,7 @@ from typing import Any
 
 from . import flags
 
+BATCHED_TOKENS = 8192
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -23,6 +24,7 @@ class ServeArgs:
     served_model_name: list[str]
     max_model_len: int | None
     max_num_seqs: int
+    batched_tokens: int
     gpu_memory_utilization: float
     kv_cache_dtype: str
     kv_cache_memory_bytes: int | None
@@ -202,6 +204,15 @@ def check_ranks(given: dict[str, Any]) -> None:
         )
 
 
+def check_batches(given: dict[str, Any]) -> None:
+    """Refuse batches with less than a token for each request; the message is vLLM's. Raises ValueError."""
+    tokens, sequences = given.get("max_num_batched_tokens") or BATCHED_TOKENS, given.get("max_num_seqs", 256)
+    if tokens < sequences:
+        raise ValueError(
+            f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({sequences})."
+        )
+
+
 def parse_serve(argv: list[str]) -> ServeArgs:
     """Parse what follows `vllm serve`. A wrong option prints argparse's message and exits with status 2."""
     parser = build_parser()
@@ -210,6 +221,7 @@ def parse_serve(argv: list[str]) -> ServeArgs:
     check_parsers(given)
     model = given.get("model_tag") or given.get("model") or "Qwen/Qwen3-0.6B"
     check_ranks(given)
+    check_batches(given)
     speculative = given.get("speculative_config") or {}
     environment_key = os.environ.get("VLLM_API_KEY")
     return ServeArgs(
@@ -220,6 +232,7 @@ def parse_serve(argv: list[str]) -> ServeArgs:
         served_model_name=given.get("served_model_name") or [model],
         max_model_len=given.get("max_model_len"),
         max_num_seqs=given.get("max_num_seqs", 256),
+        batched_tokens=given.get("max_num_batched_tokens") or BATCHED_TOKENS,
         gpu_memory_utilization=given.get("gpu_memory_utilization", 0.92),
         kv_cache_dtype=given.get("kv_cache_dtype", "auto"),
         kv_cache_memory_bytes=given.get("kv_cache_memory_bytes"),

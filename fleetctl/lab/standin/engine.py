@@ -188,6 +188,8 @@ class Engine:
         mean = sum(g.prompt_tokens for g in self.running) / count
         curve = settings.long_curve if mean >= settings.long_prompt_tokens else settings.curve
         rate = throughput(curve, count) * settings.speed
+        if settings.batched_curve:
+            rate *= throughput(settings.batched_curve, self.args.batched_tokens)
         if self.args.speculative_tokens:
             hit = min(1.0, settings.spec_acceptance / USUAL_ACCEPTANCE)
             rate *= UNSPECULATIVE + (1 - UNSPECULATIVE) * hit
