@@ -35,5 +35,5 @@ def init(
         emit("init", file=str(out), boxes=found.boxes, profiles=found.profiles, told=found.told)
         return
     console().print(found.told, markup=False)
-    names = ", ".join(found.boxes)
-    console().print(f"wrote {out} for {names}; read it, then: fleetctl plan --to replicas", markup=False)
+    wrote = f"wrote {out} for {', '.join(found.boxes)}; read it, then: "
+    console().print(f"{wrote}fleetctl setup (what the boxes lack), fleetctl plan --to replicas", markup=False)

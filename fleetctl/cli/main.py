@@ -30,6 +30,7 @@ from fleetctl.cli import (
     lab,
     link,
     logs,
+    lora,
     plan,
     playbook,
     profile,
@@ -38,7 +39,9 @@ from fleetctl.cli import (
     restart,
     rollback,
     schema,
+    setup,
     status,
+    teardown,
     top,
     tune,
     upgrade,
@@ -98,6 +101,8 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("setup")(setup.setup)
+app.command("teardown")(teardown.teardown)
 app.command("import")(importing.import_file)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)
@@ -128,6 +133,7 @@ app.add_typer(guard.app, name="guard")
 app.add_typer(images.app, name="images")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
+app.add_typer(lora.app, name="lora")
 app.add_typer(profile.app, name="profile")
 app.add_typer(proxy.app, name="proxy")
 app.add_typer(weights.app, name="weights")

@@ -61,6 +61,8 @@ def _show_engines(seen: Overview, out: Console) -> None:
     for engine in found.engines:
         if engine.cache is not None and engine.cache_expected:
             out.print(f"[dim]{escape(engine.id)}: {engine.cache:,} tokens of cache{_off(engine)}[/]")
+    for model, names in found.adapters.items():
+        hang(out, f"adapters of {escape(model)}: {escape(', '.join(names))}", 2)
     _show_proxy(found, sample, out)
 
 

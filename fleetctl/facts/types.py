@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from fleetctl.facts.adapters import AdaptersFacts
+from fleetctl.facts.seen import Seen as Seen  # told here too, with what is made of it
+from fleetctl.facts.seen import first_fault as first_fault
 from fleetctl.render.release import Release
-
-
-class Seen(BaseModel):
-    """Base of facts: unknown keys are ignored, so that a newer box program does not break an older client."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first thing that an answer lacks or has wrong, as ``FIELD: WHAT``."""
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 class UnitFacts(Seen):
@@ -220,9 +210,11 @@ class MoveFacts(Seen):
             return "fleetctl doctor --fix"
         if self.operation == "weights repair":
             return "fleetctl weights verify MODEL --repair"
+        if self.operation.startswith("lora "):
+            return f"the same `fleetctl {self.operation}`"
         if self.operation.startswith(("weights ", "images ")):
             return f"fleetctl {self.operation} MODEL"
-        more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
+        more = {"drain": " BOX", "undrain": " BOX", "teardown": " BOX", "upgrade": " MODEL --to BUILD"}
         return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property
@@ -230,12 +222,18 @@ class MoveFacts(Seen):
         """What can be done when it was cut off, in words."""
         if self.operation in MEASURES:
             return f"`{self.undo}` brings the engine back as it was"
-        return f"`{self.finish}` finishes it, `{self.undo}` undoes it"
+        finish = self.finish if "`" in self.finish else f"`{self.finish}`"
+        return f"{finish} finishes it, `{self.undo}` undoes it"
 
     @property
     def undo(self) -> str:
         """The command that takes it back when it was cut off."""
         return "fleetctl rollback --undo" if self.operation == "rollback" else "fleetctl rollback"
+
+
+def suite_name(key: str) -> str:
+    """A suite as people read it: a file of tasks without the digest of its text."""
+    return re.sub(r"@[0-9a-f]{12}$", "", key)
 
 
 class ScoreFacts(Seen):
@@ -286,6 +284,7 @@ class BoxFacts(Seen):
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
     scores: dict[str, ScoreFacts] = {}
+    adapters: AdaptersFacts = AdaptersFacts()
     lock: Lock | None = None
     moving: str | None = None
     guard_out: dict[str, str] = {}

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -147,7 +147,7 @@ def ensure(base: Path, say: Say, packages: Sequence[str] = PACKAGES) -> Path:
         partial = base / f"partial-{os.getpid()}"
         try:
             _bootstrap(partial, packages)
-            _furnish(partial, files_for(packages))
+            _furnish(partial, packages)
             partial.rename(final)
         finally:
             if partial.exists():
@@ -200,9 +200,9 @@ def _bootstrap(target: Path, packages: Sequence[str]) -> None:
         )
 
 
-def _furnish(rootfs: Path, files: Mapping[str, tuple[int, str]]) -> None:
+def _furnish(rootfs: Path, packages: Sequence[str]) -> None:
     """Users, masks and files that are the same on every box of every lab."""
-    for name, (mode, text) in files.items():
+    for name, (mode, text) in files_for(packages).items():
         path = rootfs / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -216,7 +216,9 @@ def _furnish(rootfs: Path, files: Mapping[str, tuple[int, str]]) -> None:
     for user in ("fleet", "operator"):
         _chroot(rootfs, "useradd", "--create-home", "--gid", "users", "--shell", "/bin/bash", user)
     _chroot(rootfs, "chpasswd", input=f"operator:{OPERATOR_PASSWORD}\n")
-    _chroot(rootfs, "systemctl", "disable", *DISABLED_UNITS)
+    there = [unit for unit in DISABLED_UNITS if unit.removesuffix(".service") in packages]
+    if there:
+        _chroot(rootfs, "systemctl", "disable", *there)
     _chroot(rootfs, "systemctl", "enable", "ssh.service", "lab-network.service")
     # Every box gets keys and an identity of its own; the image must not carry any.
     for key in (rootfs / "etc/ssh").glob("ssh_host_*"):

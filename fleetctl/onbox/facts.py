@@ -7,7 +7,20 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, others, scores, state, waits
+from fleetctl.onbox import (
+    adapters,
+    firewall,
+    floating,
+    guard,
+    haproxy,
+    journal,
+    kept,
+    lock,
+    others,
+    scores,
+    state,
+    waits,
+)
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.acting import Target
 from fleetctl.onbox.boot import boot_of
@@ -126,6 +139,7 @@ def facts(
         "superseded": known,
         "moves": journal.moves(),
         "scores": scores.scores(),
+        "adapters": adapters.look(),
         "lock": lock.lock_state(),
         "firewall": firewall.look(call) if guarded else None,
         "nft": firewall.nft(),

@@ -18,7 +18,7 @@ from fleetctl.plan.images import other_builds
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
-from fleetctl.plan.tool_scores import unknown_scores
+from fleetctl.plan.scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
 from fleetctl.plan.types import IN_PLACE, FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fleetctl.facts.proxies import servers_not_closed
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
+from fleetctl.plan.adapters import behind
 from fleetctl.plan.firewall import Work, guards, work_on
 from fleetctl.plan.measuring import Measuring
 from fleetctl.plan.merged import merged_proxy, names_during
@@ -45,6 +46,8 @@ class BoxDifference:
     firewall: Work = ""
     stop_guard: bool = False
     start_guard: bool = False
+    adapters: bool = False
+    """It lacks LoRA adapters that another box has, or has some that were removed while it was away."""
 
 
 @dataclass
@@ -87,6 +90,7 @@ class Difference:
             or box.firewall
             or box.stop_guard
             or box.start_guard
+            or box.adapters
             for box in self.boxes.values()
         )
 
@@ -114,6 +118,8 @@ def compare(
     boxes = {
         name: _compare_box(facts, name, source, target, restart, generation, back) for name, facts in observed.items()
     }
+    for name in behind(observed):
+        boxes[name].adapters = True
     wanted = {f"{engine.backend}/{engine.server}": engine for engine in target.engines}
     starting = {engine.id for engine in restart}
     # Proxies that go away count too: until they do, requests come through them. So do servers that are down or have no

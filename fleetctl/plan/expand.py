@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from fleetctl.plan.adapter_drafts import bring_adapters, load_adapters
 from fleetctl.plan.ahead import fetch_weights, read_ahead, verify_weights
 from fleetctl.plan.difference import (
     PROXY_UNIT,
@@ -164,6 +165,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "fetch_weights": fetch_weights,
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,
+    "bring_adapters": bring_adapters,
     "ask_current": ask_current,
     "apply_firewall": apply_firewall,
     "load_proxy": load_proxy,
@@ -183,6 +185,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "restore_superseded": _restore_superseded,
     "await_ready": await_ready,
     "gate": gate,
+    "load_adapters": load_adapters,
     "open": open_server,
     "recheck_superseded": _recheck_superseded,
     "start_guard": _start_guard,
@@ -198,9 +201,9 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
 """Every step that a playbook can use."""
 
 CHANGES = (
-    "stage_release", "apply_firewall", "load_proxy", "supersede", "stop_guard", "stop_engine", "install_files",
-    "start_engine", "restore_superseded", "open", "start_guard", "enable_units", "remove_files", "remove_firewall",
-    "settle_address", "settle_proxy", "make_current", "mark_drained", "forget_drained",
+    "stage_release", "bring_adapters", "apply_firewall", "load_proxy", "supersede", "stop_guard", "stop_engine",
+    "install_files", "start_engine", "restore_superseded", "open", "start_guard", "enable_units", "remove_files",
+    "remove_firewall", "settle_address", "settle_proxy", "make_current", "mark_drained", "forget_drained",
 )  # fmt: skip
 """Steps that make a difference go away. The others wait, look and prove: a playbook may leave those out."""
 

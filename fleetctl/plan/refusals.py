@@ -83,7 +83,7 @@ def _programs(target: Release, observed: Observed, difference: Difference) -> It
                 )
     for box in target.proxy.boxes if target.proxy else ():
         if observed[box].haproxy is None:
-            yield f"{box}: HAProxy is not installed: apt-get install haproxy"
+            yield f"{box}: HAProxy is not installed: fleetctl setup {box} --only packages"
 
 
 def _firewall(observed: Observed, difference: Difference) -> Iterable[str]:
@@ -91,7 +91,7 @@ def _firewall(observed: Observed, difference: Difference) -> Iterable[str]:
         if difference.boxes[box].firewall != "apply":
             continue
         if facts.nft is None:
-            yield f"{box}: nftables is not installed: apt-get install nftables"
+            yield f"{box}: nftables is not installed: fleetctl setup {box} --only packages"
         if is_foreign(facts, box):
             yield (
                 f"{box}: there is a table inet fleetctl that fleetctl did not load: look at it with "

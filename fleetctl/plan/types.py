@@ -17,7 +17,13 @@ WEIGHTS = ("weights push", "weights pull", "weights repair", "weights prune")
 ASIDE = (*WEIGHTS, "images push")
 """Operations that bring files and nothing else: engines go on meanwhile, and guards go on with their work."""
 
-STAYING = ("restart", "drain", "undrain", "calibrate", "tune", "doctor", *ASIDE)
+LORAS = ("lora push", "lora remove")
+"""Operations on adapters of engines that go on serving."""
+
+ON_BOXES = ("setup", "teardown")
+"""Operations that make boxes ready or give them back."""
+
+STAYING = ("restart", "drain", "undrain", "calibrate", "tune", "doctor", *ASIDE, *LORAS, *ON_BOXES)
 """Operations that work on the live layout and leave the fleet in its generation."""
 
 

@@ -18,6 +18,8 @@ VRRP_FOLDER = "/etc/fleetctl/vrrp"
 VRRP_UNIT = "fleetctl-vrrp.service"
 GUARD_FOLDER = "/etc/fleetctl/guard"
 GUARD_UNIT = "fleetctl-guard.service"
+LORAS_FOLDER = "/var/lib/fleetctl/loras"
+LORA_NAMES = f"{LORAS_FOLDER}/names"
 TRIAL_UNIT = "fleetctl-trial.service"
 
 

@@ -91,6 +91,7 @@ class Engine(Value):
     weights: str
     revision: str | None = Field(None, description="revision of a hub id")
     hub: dict[str, str] = Field({}, description="its environment as far as the hub is concerned")
+    max_lora_rank: int | None = Field(None, description="highest rank of adapters that it takes; None: it takes none")
     image: tuple[str, str] | None = Field(None, description="container engine and image reference")
     image_id: str | None = Field(None, description="ID that the image has to have, sha256:…; None: any")
     binary: str | None = Field(description="path of the program that has to exist on the box; None for a container")
@@ -197,6 +198,7 @@ class ProxyConfig(Value):
     timeout_queue: float | None = Field(None, description="seconds in the queue of full servers; None: hold")
     timeout_http_keep_alive: float = Field(60.0, description="seconds that a client's connection may be idle")
     backends: tuple[Backend, ...]
+    adapters: dict[str, str] = Field({}, description="model that takes LoRA adapters → its backend")
     api_keys: dict[str, Secret] = {}
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")
     bridge: Bridge | None = None
@@ -264,6 +266,7 @@ class Release(Value):
     superseded: dict[str, tuple[str, ...]] = Field({}, description="box → foreign units that must stay away")
     budgets: tuple[Budget, ...] = ()
     gates: Gates = Gates()
+    tasks: dict[str, str] = Field({}, description="file of gates.evaluations → its text")
     firewall: Firewall | None = Field(None, description="None: fleetctl has no firewall")
     spec: str = Field("", description="the text of fleet.yaml that it was made from")
 

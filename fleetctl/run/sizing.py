@@ -57,8 +57,10 @@ def _forecast(fleet: Fleet, target: Release, engine: Engine, read: Checkpoint) -
     rank = min(engine.ranks, key=lambda rank: caches[rank.box] or rank.share * budgets[rank.box].memory)
     layers = (model.arguments, placement.arguments, placement.boxes[rank.box].arguments)
     kv = {} if model.kv_cache_dtype is None else {"--kv-cache-dtype": model.kv_cache_dtype}
-    aliases = RUNTIMES[engine.runtime].aliases
-    arguments = {**kv, **flag_values(layer_flags(layers, aliases), aliases)}
+    runtime = RUNTIMES[engine.runtime]
+    loras = runtime.adapters(model.loras) if model.loras is not None and runtime.adapters is not None else []
+    words = layer_flags([loras, *layers], runtime.aliases)
+    arguments = {**kv, **flag_values(words, runtime.aliases)}
     files = Files(read.where, read.config, read.tensors)
     return forecast(model, placement, rank.box, budgets[rank.box].memory, rank.share, files, arguments)
 

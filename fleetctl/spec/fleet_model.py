@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fleetctl.spec.part import Count, Name, Part, Rule
 from fleetctl.spec.secret import SecretRef
@@ -92,6 +92,30 @@ class Measured(Part):
     at: str = Field(description="the day")
 
 
+MaxLoraRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
+"""What vLLM takes for --max-lora-rank."""
+
+
+class Loras(Part):
+    """A model that takes LoRA adapters at run time: `fleetctl lora push` brings them, with no word of them here."""
+
+    max_loras: Count = Field(
+        default=8, description="adapters that one batch may use (--max-loras); each takes memory all the time"
+    )
+    max_lora_rank: MaxLoraRank = Field(default=16, description="highest rank of an adapter (--max-lora-rank)")
+    max_cpu_loras: Count | None = Field(
+        default=None,
+        description="adapters kept in the memory of the box (--max-cpu-loras); further ones are read from the disk "
+        "when they are asked for; default: as many as max_loras",
+    )
+
+    @model_validator(mode="after")
+    def _enough(self) -> Loras:
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise ValueError(f"max_cpu_loras has to be at least max_loras, which is {self.max_loras}")
+        return self
+
+
 class Model(Part):
     """A model the fleet can serve."""
 
@@ -104,6 +128,9 @@ class Model(Part):
     context: Count = Field(description="longest request in tokens (--max-model-len)")
     kv_cache_dtype: str | None = Field(default=None, description="--kv-cache-dtype, for example fp8")
     speculative: Speculative | None = Field(default=None, description="speculative decoding (--speculative-config)")
+    loras: Loras | None = Field(
+        default=None, description="it takes LoRA adapters, pushed while it serves; `{}` for the defaults; default: none"
+    )
     runtime: RuntimeName = Field(default="vllm", description="kind of engine; docs/engines.md says what each can do")
     task: Task | None = Field(
         default=None,

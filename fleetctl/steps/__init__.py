@@ -1,6 +1,7 @@
 """The step kinds. A step is the only thing that changes a box."""
 
 from fleetctl.steps import (
+    adapters,
     ahead,
     drained,
     engines,
@@ -17,6 +18,7 @@ from fleetctl.steps import (
     prepare,
     probe,
     settle,
+    setup,
     superseded,
     traffic,
     trial,
@@ -26,6 +28,7 @@ from fleetctl.steps.base import KINDS
 
 __all__ = [
     "KINDS",
+    "adapters",
     "ahead",
     "drained",
     "engines",
@@ -42,6 +45,7 @@ __all__ = [
     "prepare",
     "probe",
     "settle",
+    "setup",
     "superseded",
     "traffic",
     "trial",

@@ -35,7 +35,7 @@ MAY_TOUCH = {
     "guard": {"onbox"},
     "engine": {"spec"},
     "gates": {"spec", "render", "engine", "evals"},
-    "evals": set(),
+    "evals": {"spec", "engine"},
     "proxy": {"spec"},
     "lab": {"spec"},
     "cli": BELOW | {"run", "lab"},

@@ -51,6 +51,7 @@ FAULTS, off by default:
 | dead_engine              | /health answers 503 (or the number given, such as 500), completions 500   |
 | zero_exit                | status 0 where a fault above would give 1                                 |
 | tool_calls_as_text       | tool calls arrive as text in `content` (tool parser that does not fit)    |
+| lora_fails               | POST /v1/load_lora_adapter answers 500                                    |
 
 NOT THERE, and refused when asked for: --config, --grpc, TLS, data parallelism, several API servers.
 Other options of vLLM 0.32 that have no meaning without a model are checked and then ignored.

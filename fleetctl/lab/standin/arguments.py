@@ -41,6 +41,8 @@ class ServeArgs:
     auto_tool_choice: bool
     prefix_caching: bool
     lora_modules: dict[str, str]
+    enable_lora: bool
+    max_lora_rank: int
     shutdown_timeout: int
     log_stats: bool
     access_log: bool
@@ -92,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         for word in words.split():
             spellings = word.split("=")
             choices = flags.CHOICES.get(spellings[0])
-            more: dict[str, Any] = {"choices": choices.split()} if choices else {}
+            more: dict[str, Any] = {"choices": list(map(options.get("type", str), choices.split()))} if choices else {}
             parser.add_argument(*spellings, **options, **more)
     return parser
 
@@ -249,6 +251,8 @@ def parse_serve(argv: list[str]) -> ServeArgs:
         auto_tool_choice=given.get("enable_auto_tool_choice") or False,
         prefix_caching=given.get("enable_prefix_caching", True) is not False,
         lora_modules=lora_modules(parser, given.get("lora_modules", [])),
+        enable_lora=given.get("enable_lora") or False,
+        max_lora_rank=int(given.get("max_lora_rank", 16)),
         shutdown_timeout=given.get("shutdown_timeout", 0),
         log_stats=not given.get("disable_log_stats", False),
         access_log=not given.get("disable_uvicorn_access_log", False),

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from . import text
+from .adapters import Adapters
 from .arguments import ServeArgs
 from .errors import ApiError, engine_dead
 from .metrics import Metrics
@@ -72,6 +73,7 @@ class Engine:
         self.waiting: deque[Generation] = deque()
         self.running: list[Generation] = []
         self.dead = False
+        self.adapters = Adapters(args.served_model_name, args.enable_lora, args.max_lora_rank)
         self.wake = asyncio.Event()
         self.reported = (0, 0, 0.0)  # running, waiting, share of the cache: as the last step of the core told them
         self.prefixes: OrderedDict[bytes, None] = OrderedDict()

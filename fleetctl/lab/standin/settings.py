@@ -50,6 +50,7 @@ class Settings:
     dead_engine: int = 0
     zero_exit: bool = False
     tool_calls_as_text: bool = False
+    lora_fails: bool = False
 
 
 NAMES = {item.name for item in fields(Settings)}
