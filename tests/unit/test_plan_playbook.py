@@ -30,7 +30,7 @@ def test_a_box_is_drained_and_put_back_by_known_steps(name: str) -> None:
 
 
 def test_every_step_that_can_be_planned_can_be_executed() -> None:
-    assert set(STEPS) == set(KINDS) - {"mend"}  # the one step of `doctor --fix`, which has no playbook
+    assert set(STEPS) <= set(KINDS)  # weights, images and what `doctor --fix` mends have steps, and no playbook
 
 
 STAGE = "stages: [{stage: s, summary: x, steps: [%s]}]"
