@@ -346,7 +346,7 @@ def test_a_podman_container_has_group_limits_and_log_of_its_unit_and_is_watched(
     unit = container(engine="podman")
     assert "--cgroups=disabled --ulimit=host --log-driver=passthrough" in unit
     assert (
-        "ExecStart=/usr/bin/python3 /etc/fleetctl/bin/contained.py /run/fleetctl-replicas-qwen.pid /usr/bin/podman"
+        " /etc/fleetctl/bin/contained.py /run/fleetctl-replicas-qwen.pid /usr/bin/podman"
         in unit
     )
     assert "--pidfile /run/fleetctl-replicas-qwen.pid " in unit
