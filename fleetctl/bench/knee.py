@@ -90,10 +90,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Range:
-    """What may be measured."""
+    """What may be measured. ``expected``: where the knee is likely to be, as others measured it; None: not known."""
 
     most: int = 64
     probes: int = MOST_PROBES
+    expected: int | None = None
 
 
 def ladder(most: int) -> tuple[int, ...]:
@@ -119,7 +120,7 @@ def next_step(points: Sequence[Point], within: Range) -> Probe | Answer:
     """What to do after these measurements, in the order in which they were made."""
     limit = engine_limit(points)
     top = min(within.most, limit.concurrency if limit else within.most)
-    climb = _climb(points, top, limit)
+    climb = _climb(points, top, limit, within.expected)
     if climb is not None and len(points) < within.probes:
         return climb
     usable = [point for point in points if point.concurrency <= top] or list(points)
@@ -184,9 +185,14 @@ def noise(points: Sequence[Point]) -> float:
     return math.sqrt(squares / freedom)
 
 
-def _climb(points: Sequence[Point], top: int, limit: Limit | None) -> Probe | None:
-    """The next doubling, as long as throughput rises; None when the top of the curve has been passed."""
+def _climb(points: Sequence[Point], top: int, limit: Limit | None, expected: int | None) -> Probe | None:
+    """The next doubling, as long as throughput rises; None when the top of the curve has been passed.
+
+    It begins at half of where the knee is expected: one step up to it, and one beyond.
+    """
     if not points:
+        if expected is not None and 1 < expected // 2 < top:
+            return Probe(expected // 2, f"the knee is expected at {expected}: from half of it on")
         return Probe(1, "one request alone: how fast an engine is at best")
     mean = _means(points)
     reached = max(mean)

@@ -18,6 +18,7 @@ from jinja2 import Environment, StrictUndefined
 
 from fleetctl import __version__
 from fleetctl.bench.knee import Point
+from fleetctl.bench.settings import Outcome, Says
 from fleetctl.bench.tune import Tuned
 from fleetctl.resources import root_text
 
@@ -40,14 +41,41 @@ class Told:
         return cls(what, model, mix, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), tuned)
 
 
-def write_report(file: Path, found: Sequence[Told]) -> None:
+@dataclass(frozen=True)
+class Tried:
+    """Settings of one engine that were tried at a concurrency; ``measured`` has what every start gave."""
+
+    what: str
+    mix: str
+    at: str
+    concurrency: int
+    outcome: Outcome
+    measured: Sequence[dict[str, Any]]
+
+    @classmethod
+    def now(cls, what: str, mix: str, concurrency: int, outcome: Outcome, measured: Sequence[dict[str, Any]]) -> Tried:
+        """Of this moment."""
+        return cls(what, mix, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), concurrency, outcome, measured)
+
+    def taken(self) -> dict[str, float]:
+        """Setting → value, of those that came out better."""
+        return {one.setting: one.value for one in self.outcome.verdicts if one.says is Says.BETTER}
+
+    def better(self, setting: str) -> float | None:
+        """The value of a setting that came out better; None where it stays."""
+        return self.taken().get(setting)
+
+
+def write_report(file: Path, found: Sequence[Told] = (), tried: Sequence[Tried] = ()) -> None:
     """Write the page."""
     environment = Environment(undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(root_text("templates", "tune.html.j2"))
     engines = [_engine(told) for told in found]
     # In a script element `</` would end it, whatever is around it.
-    raw = json.dumps([asdict(told) for told in found], indent=1).replace("</", "<\\/")
-    file.write_text(page.render(engines=engines, raw=raw, version=__version__) + "\n", encoding="utf-8")
+    numbers = [asdict(told) for told in found] + [asdict(told) for told in tried]
+    raw = json.dumps(numbers, indent=1).replace("</", "<\\/")
+    text = page.render(engines=engines, tried=tried, raw=raw, version=__version__)
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 def _engine(told: Told) -> dict[str, Any]:

@@ -223,6 +223,24 @@ async def _model(asker: Asker, model: str | None) -> tuple[str, int | None]:
     return name, served[name] if isinstance(served[name], int) else None
 
 
+def version_of(endpoint: Endpoint) -> str | None:
+    """The engine's version, where it tells it as vLLM does (``/version``)."""
+
+    async def ask() -> str | None:
+        asker = Asker(endpoint, timeout=10.0)
+        try:
+            page = await asker.get("/version")
+        finally:
+            asker.close()
+        if page.error is not None:
+            return None
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return str(json.loads(page.content)["version"])[:100]
+        return None
+
+    return run(ask())
+
+
 @contextlib.asynccontextmanager
 async def _watching(endpoint: Endpoint, wanted: bool) -> AsyncIterator[Seen]:
     """Look at the engine's /metrics again and again, over a connection of their own."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from fleetctl.bench.health import Generator
-from fleetctl.bench.knee import Answer, Point, Probe, Range, next_step
+from fleetctl.bench.knee import Answer, Kind, Point, Probe, Range, next_step
 from fleetctl.bench.target import Bench
 
 SHORTEST = 0.5  # seconds of warm-up
@@ -24,6 +25,26 @@ class Tuned:
     def requests(self) -> int:
         """How many requests were counted."""
         return sum(point.requests for point in self.points)
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        return {
+            "answer": asdict(self.answer),
+            "points": [asdict(point) for point in self.points],
+            "requests": self.requests,
+            "generator": asdict(self.generator) if self.generator else None,
+        }
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Tuned:
+        """From its JSON."""
+        told = dict(record["answer"])
+        answer = Answer(
+            **{**told, "kind": Kind(told["kind"]), "curve": tuple((int(n), float(rate)) for n, rate in told["curve"])}
+        )
+        worst = record.get("generator")
+        generator = Generator(**{**worst, "why": tuple(worst["why"])}) if worst else None
+        return cls(tuple(Point(**point) for point in record["points"]), answer, generator)
 
 
 def search(measure: Callable[[Probe, list[Point]], Point], within: Range) -> tuple[list[Point], Answer]:

@@ -41,7 +41,7 @@ def adapted_width(tensors: Iterable[Tensor], shape: ModelShape, tp: int = 1, met
             continue
         if not _MATRIX.search(tensor.name) or _NOT_LINEAR.search(tensor.name):
             continue
-        count, out, into = _dimensions(tensor, method)
+        count, out, into = dimensions(tensor, method)
         into *= next((parts for names, parts in _SEVERAL_IN_ONE if names.search(tensor.name)), 1)
         if _COPIED.search(tensor.name):
             total += count * (into + out)
@@ -54,7 +54,7 @@ def adapted_width(tensors: Iterable[Tensor], shape: ModelShape, tp: int = 1, met
     return total
 
 
-def _dimensions(tensor: Tensor, method: str) -> tuple[int, int, int]:
+def dimensions(tensor: Tensor, method: str) -> tuple[int, int, int]:
     """How many matrices a tensor has, and their outputs and inputs before they were packed."""
     *several, out, into = tensor.shape
     if tensor.name.endswith("_blocks") and len(tensor.shape) == 4:  # MXFP4: (experts, out, in / 32, 16)

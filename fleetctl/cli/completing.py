@@ -75,3 +75,15 @@ def playbooks(incomplete: str) -> list[str]:
     from fleetctl.plan.shipped import shipped
 
     return _begun(shipped(), incomplete)
+
+
+def profiles(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the profiles: files are called as they are."""
+    from fleetctl.errors import SpecError
+    from fleetctl.profiles.folders import SHIPPED, own_folders
+
+    try:
+        own = own_folders(context.params.get("profiles"), Path(context.params.get("fleet") or DEFAULT_FLEET))
+    except SpecError:
+        own = []
+    return _begun((path.stem for folder in [*own, SHIPPED] for path in folder.glob("*.yaml")), incomplete)

@@ -51,7 +51,7 @@ def doctor(
     from fleetctl.errors import BoxError, SpecError, UnhealthyError
 
     with open_fleet(
-        fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=not fix, reach=QUICK
+        fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=not fix, reach=QUICK, full=fix
     ) as subject:
         if unknown := sorted(set(boxes or ()) - set(subject.fleet.boxes)):
             raise SpecError(

@@ -14,13 +14,18 @@ from fleetctl.cli.shortened import Shortened
 
 if TYPE_CHECKING:
     from fleetctl.evals.score import Score
+    from fleetctl.gates.scored import Exam
 
 
 class _Tasks(Shortened):
     usual = "tasks"
 
 
-app = typer.Typer(no_args_is_help=True, cls=_Tasks, help="Test what a model can do: `tools`, or a file of tasks.")
+app = typer.Typer(
+    no_args_is_help=True,
+    cls=_Tasks,
+    help="Test what a model can do: `eval tools`, or `eval FILE` with tasks of your own.",
+)
 
 
 @app.callback()
@@ -49,10 +54,15 @@ def tools(
         typer.Option("--api-key-env", metavar="NAME", help="Variable with the key for --against; default: no key."),
     ] = None,
     copies: Annotated[bool, typer.Option("--copies", help="Every copy of a model, not one.")] = False,
+    suite: Annotated[
+        str,
+        typer.Option("--suite", metavar="SUITE", help="tools, tool-eval-bench or inspect:TASK, where installed."),
+    ] = "tools",
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="Scenarios at a time; default: what the engine takes.")
     ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=16, help="Longest answer, thinking included.")] = 2048,
+    within: Annotated[str, typer.Option("--within", metavar="TIME", help="Longest time for a whole test.")] = "15m",
     at_least: Annotated[
         float, typer.Option("--at-least", min=0, max=100, help="Exit status 9 for a lower score.")
     ] = 0.0,
@@ -65,28 +75,37 @@ def tools(
     """Score how a model uses tools: 60 scenarios in twelve categories, 0 to 100.
 
     Engines of the fleet are asked directly, as many scenarios at a time as they take requests, and their score is noted
-    for `gates.tools` and `fleetctl history`.
+    for `gates.tools`. Other suites have their own scenarios and categories (docs/eval.md).
     """
-    from fleetctl.errors import UnhealthyError
-    from fleetctl.spec.fleet_gates import ToolsGate
+    from fleetctl.errors import SpecError, UnhealthyError
+    from fleetctl.evals.outside import program_of
+    from fleetctl.gates.scored import Exam
+    from fleetctl.spec.units import parse_duration
 
-    gate = ToolsGate(concurrency=concurrency, max_tokens=max_tokens)
+    try:
+        exam = Exam(suite, concurrency or 0, parse_duration(within), max_tokens)
+    except ValueError as error:
+        raise SpecError(f"--within {within}: {error}") from None
+    if suite != "tools":
+        program_of(suite)
     if against is not None:
-        scores = {against: _of_url(against, model, key_in(api_key_env), gate, json)}
+        scores = {against: _of_url(against, model, key_in(api_key_env), exam, json)}
     else:
-        scores = _of_fleet(name, gate, copies, json, fleet=fleet, accept_new=accept_new, ssh_config=ssh_config)
+        scores = _of_fleet(name, exam, copies, json, fleet=fleet, accept_new=accept_new, ssh_config=ssh_config)
     low = {who: told.total for who, told in scores.items() if told.total < at_least}
     if low:
         told = ", ".join(f"{who} {total:.1f}" for who, total in low.items())
         raise UnhealthyError(f"below {at_least:g}: {told}")
 
 
-def _of_url(url: str, model: str | None, key: str | None, gate: Any, json: bool) -> Score:
+def _of_url(url: str, model: str | None, key: str | None, exam: Exam, json: bool) -> Score:
+    from dataclasses import replace
+
     from fleetctl.cli.output import say
     from fleetctl.engine.client import EngineClient, EngineError
     from fleetctl.errors import SpecError
     from fleetctl.evals.asking import Endpoint
-    from fleetctl.gates.tools import score_of
+    from fleetctl.gates.scored import score_of
 
     base = base_of(url)
     with EngineClient(base, api_key=key, timeout=30) as client:
@@ -97,26 +116,34 @@ def _of_url(url: str, model: str | None, key: str | None, gate: Any, json: bool)
         raise SpecError(f"{base} does not serve {model}", hint=f"it serves {', '.join(served[:10])}")
     asked = model or served[0]
     say(f"asking {asked} at {base}", as_json=json)
-    endpoint = Endpoint(base, asked, api_key=key, max_tokens=gate.max_tokens, within=gate.within)
-    told = score_of(endpoint, gate.concurrency or 8, gate.within, lambda text: say(text, as_json=json))
-    _show(f"{asked} at {base}", told, json)
+    endpoint = Endpoint(base, asked, api_key=key, within=exam.within)
+    asked_so = replace(exam, concurrency=exam.concurrency or 8)
+    told = score_of(asked_so, endpoint, lambda text: say(text, as_json=json))
+    _show(exam.name, f"{asked} at {base}", told, json)
     return told
 
 
-def _of_fleet(name: str | None, gate: Any, copies: bool, json: bool, **ways: Any) -> dict[str, Score]:
+def _of_fleet(name: str | None, exam: Exam, copies: bool, json: bool, **ways: Any) -> dict[str, Score]:
+    from dataclasses import replace
+
     from fleetctl.cli.output import say
     from fleetctl.cli.session import open_fleet
+    from fleetctl.errors import SpecError
     from fleetctl.run.evaluating import engines_named, evaluate
     from fleetctl.run.planning import look
 
     scores = {}
     with open_fleet(ways["fleet"], accept_new=ways["accept_new"], ssh_config=ways["ssh_config"]) as subject:
-        live, engines = engines_named(subject, look(subject), name, copies=copies)
+        live, found = engines_named(subject, look(subject), name, copies=copies)
+        engines = [engine for engine in found if engine.task == "generate"]
+        if not engines:
+            raise SpecError(f"{name or 'what is live'} has task: {found[0].task} and uses no tools")
         for engine in engines:
             say(f"asking {engine.id}", as_json=json)
-            told = evaluate(subject, live, engine, gate, lambda text: say(text, as_json=json))
+            asked = replace(exam, concurrency=exam.concurrency or engine.concurrency)
+            told = evaluate(subject, live, engine, asked, lambda text: say(text, as_json=json))
             scores[engine.id] = told
-            _show(engine.id, told, json)
+            _show(exam.name, engine.id, told, json)
     return scores
 
 
@@ -143,25 +170,25 @@ def key_in(name: str | None) -> str | None:
     return os.environ[name] if name is not None else None
 
 
-def _show(who: str, told: Score, json: bool) -> None:
+def _show(suite: str, who: str, told: Score, json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from fleetctl.cli.output import console, emit
-    from fleetctl.gates.tools import shown_all
+    from fleetctl.evals.score import shown_all
     from fleetctl.proxy.lint.findings import printable
 
     if json:
         wrong = [
             {
-                "scenario": verdict.scenario.id,
-                "why": verdict.why,
-                "text": verdict.reply.text,
-                "calls": [{"name": call.name, "arguments": call.arguments} for call in verdict.reply.calls],
+                "scenario": one.name,
+                "why": one.why,
+                "text": one.reply.text,
+                "calls": [{"name": call.name, "arguments": call.arguments} for call in one.reply.calls],
             }
-            for verdict in told.failures
+            for one in told.failures
         ]
-        emit("score", suite="tools", of=who, score=round(told.total, 1), categories=told.categories, failures=wrong)
+        emit("score", suite=suite, of=who, score=round(told.total, 1), categories=told.categories, failures=wrong)
         return
     out = console()
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -169,15 +196,16 @@ def _show(who: str, told: Score, json: bool) -> None:
     table.add_column("right", justify="right")
     table.add_column("points", justify="right")
     for category, points in told.categories.items():
-        several = [verdict.right for verdict in told.verdicts if verdict.scenario.category == category]
+        several = [one.right for one in told.outcomes if one.category == category]
         style = "green" if points == 100 else "yellow" if points else "red"
-        table.add_row(
-            category.replace("_", " "), f"{sum(several)} of {len(several)}", Text(f"{points:.0f}", style=style)
-        )
-    out.print(table)
+        right = f"{sum(several)} of {len(several)}" if several else ""
+        table.add_row(Text(category.replace("_", " ")), right, Text(f"{points:.0f}", style=style))
+    if told.categories:
+        out.print(table)
     for line in shown_all(told.failures):
         out.print(printable(f"  {line}", 1000), markup=False)
-    out.print(Text.assemble((f"{who}: ", ""), (f"{told.total:.1f} of 100", "bold")))
+    name = "" if suite == "tools" else f" in {suite}"
+    out.print(Text.assemble((f"{who}: ", ""), (f"{told.total:.1f} of 100", "bold"), name))
 
 
 app.command()(tasks)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fleetctl.evals.asking import Answered, Endpoint
+    from fleetctl.evals.score import Score
+
+    Note = Callable[[str, str, Score], None]
+    """Notes what a model scored in a suite of this key."""
 
 
 def tasks(
@@ -30,6 +36,10 @@ def tasks(
         typer.Option("--api-key-env", metavar="NAME", help="Variable with the key for --against; default: no key."),
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Tasks at a time.")] = 4,
+    at_least: Annotated[
+        float,
+        typer.Option("--at-least", min=0, max=100, help="Exit status 9 for a model of which less is right, in %."),
+    ] = 0.0,
     failures: Annotated[int, typer.Option("--failures", min=0, help="Wrong answers to show of each model.")] = 5,
     fleet: FleetFile = DEFAULT_FLEET,
     json: Json = False,
@@ -39,15 +49,23 @@ def tasks(
 ) -> None:
     """Compare models by a file of tasks with known answers: quality, latency, tokens and memory.
 
-    Quality has a 95 % confidence interval, and so has each model's difference to the first, over the same tasks.
+    Quality has a 95 % confidence interval, and so has each model's difference to the first, over the same tasks. That
+    of engines of the fleet is noted for `gates.evaluations`.
     """
     from fleetctl.cli.eval import key_in
     from fleetctl.cli.output import say
-    from fleetctl.errors import SpecError
+    from fleetctl.engine.client import EngineError
+    from fleetctl.errors import SpecError, UnhealthyError
     from fleetctl.evals.asking import run_tasks
-    from fleetctl.evals.tasks import Similar, load_tasks
+    from fleetctl.evals.score import mean_score, silence
+    from fleetctl.evals.tasks import Similar, parse_tasks, read_tasks
+    from fleetctl.plan.scores import tasks_key
 
-    several = load_tasks(file)
+    if not file.exists():
+        near = " (`fleetctl eval tools` is a test that comes with fleetctl)" if file.name.startswith("tool") else ""
+        raise SpecError(f"there is no file {file}{near}", hint="a file of tasks is JSON Lines: docs/eval.md")
+    text = read_tasks(file)
+    several = parse_tasks(text, str(file))
     if embeddings is None and any(isinstance(task.rule, Similar) for task in several):
         raise SpecError(
             f"{file} has tasks that are scored `similar`", hint="name an embedding model: --embeddings MODEL"
@@ -57,8 +75,10 @@ def tasks(
         if against is not None:
             found = _of_url(against, wanted, key_in(api_key_env), embeddings)
             memory: dict[str, int] = {}
+            note: Note | None = None
         else:
-            found, memory = _of_fleet(stack, wanted, embeddings, fleet, accept_new=accept_new, ssh_config=ssh_config)
+            ways = {"accept_new": accept_new, "ssh_config": ssh_config}
+            found, memory, note = _of_fleet(stack, wanted, embeddings, fleet, **ways)
         embedder = found.pop(embeddings, None) if embeddings is not None else None
         if not found:
             raise SpecError("there is no model to ask", hint="--models names some, --against URL another server")
@@ -70,10 +90,35 @@ def tasks(
                 endpoint,
                 concurrency=concurrency,
                 seed=1,
-                heard=lambda answered: None,
+                heard=_counting(name, len(several), json),
                 embeddings=embedder,
             )
-    _show(told, memory, failures, json)
+            why = silence([one.outcome() for one in told[name]])
+            if why:
+                raise EngineError(f"{name} answered none of the {len(several)} tasks: {why}")
+        _show(told, memory, failures, json)
+        for name, answers in told.items():
+            if note is not None:
+                note(name, tasks_key(file.name, text), mean_score([one.outcome() for one in answers]))
+    totals = {name: mean_score([one.outcome() for one in answers]).total for name, answers in told.items()}
+    low = ", ".join(f"{name} {total:.1f}" for name, total in totals.items() if total < at_least)
+    if low:
+        raise UnhealthyError(f"below {at_least:g} %: {low}")
+
+
+def _counting(name: str, total: int, json: bool) -> Callable[[object], None]:
+    """Tells now and then how many tasks were answered."""
+    from fleetctl.cli.output import say
+
+    heard = 0
+
+    def hear(_: object) -> None:
+        nonlocal heard
+        heard += 1
+        if heard % 10 == 0:
+            say(f"{name}: {heard} of {total} tasks", as_json=json)
+
+    return hear
 
 
 def _of_url(url: str, wanted: list[str] | None, key: str | None, embeddings: str | None) -> dict[str, Endpoint]:
@@ -94,20 +139,20 @@ def _of_fleet(
     wanted: list[str] | None,
     embeddings: str | None,
     fleet: Path,
-    *,
-    accept_new: bool,
-    ssh_config: SshConfig,
-) -> tuple[dict[str, Endpoint], dict[str, int]]:
-    """Where to ask each model of the live layout, and the bytes of memory that its engine has there."""
+    **ways: Any,
+) -> tuple[dict[str, Endpoint], dict[str, int], Note]:
+    """Where to ask each model of the live layout, the bytes of memory that its engine has there, and how to note what
+    it scored."""
     from fleetctl.cli.session import open_fleet
     from fleetctl.evals.asking import Endpoint
+    from fleetctl.run import evaluating
     from fleetctl.run.evaluating import engines_named
     from fleetctl.run.planning import look
 
-    subject = stack.enter_context(open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config))
+    subject = stack.enter_context(open_fleet(fleet, **ways))
     live, engines = engines_named(subject, look(subject), None, copies=False)
     by_name = {engine.model: engine for engine in engines}
-    names = wanted or [name for name in by_name if name != embeddings]
+    names = wanted or [name for name, engine in by_name.items() if engine.task == "generate" and name != embeddings]
     asked = [*names, *([embeddings] if embeddings else [])]
     _known(asked, list(by_name), f"layout {live.layout}")
     totals = {budget.box: budget.memory for budget in live.budgets}
@@ -117,7 +162,11 @@ def _of_fleet(
         socket = stack.enter_context(subject.boxes[engine.head.box].tunnel(engine.address, engine.port))
         found[name] = Endpoint(engine.url, engine.served_as[0], socket=socket)
         memory[name] = round(sum(rank.share * totals.get(rank.box, 0) for rank in engine.ranks))
-    return found, memory
+
+    def note(name: str, key: str, told: Score) -> None:
+        evaluating.note(subject, live, by_name[name], key, told)
+
+    return found, memory, note
 
 
 def _known(names: list[str], served: list[str], where: str) -> None:

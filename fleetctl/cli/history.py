@@ -32,9 +32,10 @@ def history(
 
     from fleetctl.cli.output import console, emit, say
     from fleetctl.cli.session import QUICK, open_fleet
+    from fleetctl.cli.show_gates import show_gate_failures
     from fleetctl.cli.show_history import show_generations, show_history, show_steps
     from fleetctl.errors import BoxError, SpecError, reason
-    from fleetctl.facts.history import gather_history, read_move
+    from fleetctl.facts.history import gather_history, read_gate_failures, read_move
     from fleetctl.remote.errors import SeveralBoxesError
     from fleetctl.run.history import changes, find, steps_of
 
@@ -52,6 +53,7 @@ def history(
                 raise SpecError(f"{move} names no one move" if names else f"no box remembers a move {move}", hint=near)
             (change,) = (one for one in changes(told, _EVERY) if one.move == names[0])
             read = read_move(subject.boxes, names[0])
+            failures = read_gate_failures(subject.boxes[read[0]], names[0]) if read else []
     out = console()
     if move is not None:
         box, steps = (read[0], steps_of(read[1])) if read else ("", [])
@@ -59,8 +61,11 @@ def history(
             emit("change", **asdict(change))
             for step in steps:
                 emit("step", **asdict(step))
+            for failure in failures:
+                emit("gate", box=box, **failure.model_dump(mode="json"))
         elif read:
             show_steps(change, box, steps, out)
+            show_gate_failures(box, failures, out)
         else:
             show_history([change], out)
             out.print("its steps are not kept any more: of older moves one line stays")

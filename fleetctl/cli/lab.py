@@ -20,18 +20,23 @@ Names = Annotated[list[str] | None, typer.Argument(help="Boxes; default: all.")]
 def up(
     boxes: Annotated[int | None, typer.Option("--boxes", "-n", min=1, help="How many; default: 2.")] = None,
     engine: Annotated[Literal["standin", "vllm"], typer.Option(help="Stand-in, or real vLLM on the CPU.")] = "standin",
+    podman: Annotated[bool, typer.Option("--podman", help="Boxes with Podman, the stand-in in containers.")] = False,
+    docker: Annotated[bool, typer.Option("--docker", help="The same with Docker.")] = False,
     directory: Root = DEFAULT_DIR,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Make the boxes, with their SSH key and a fleet.yaml."""
     from fleetctl.cli.output import console, emit
+    from fleetctl.errors import SpecError
     from fleetctl.lab.engines import bring_up
     from fleetctl.lab.lab import Lab
 
+    if podman and docker:
+        raise SpecError("the boxes of a lab have Podman or Docker, not both", hint="leave out --podman or --docker")
     lab = Lab(directory)
     say = (lambda line: emit("progress", text=line)) if json else (lambda line: console(error=True).print(line))
-    made = bring_up(lab, boxes, engine, say)
+    made = bring_up(lab, boxes, engine, say, containers="podman" if podman else "docker" if docker else None)
     if json:
         emit("lab", fleet=str(lab.fleet_file), boxes=[{"name": box.name, "address": box.address} for box in made])
         return
@@ -74,10 +79,14 @@ def reset(
 ) -> None:
     """Throw away what happened in boxes and boot them fresh."""
     from fleetctl.cli.output import console, emit
+    from fleetctl.lab.engines import load_image
     from fleetctl.lab.lab import Lab
 
     say = (lambda line: emit("progress", text=line)) if json else (lambda line: console(error=True).print(line))
-    Lab(directory).reset(names or None, say)
+    lab = Lab(directory)
+    lab.reset(names or None, say)
+    if lab.containers:
+        load_image(lab, names or [box.name for box in lab.boxes()], say)
     if json:
         emit("lab", state="reset", boxes=names or "all")
 

@@ -24,19 +24,24 @@ from fleetctl.cli import (
     exporter,
     guard,
     history,
+    images,
     importing,
     init,
     lab,
     link,
     logs,
+    lora,
     plan,
     playbook,
+    profile,
     proxy,
     render,
     restart,
     rollback,
     schema,
+    setup,
     status,
+    teardown,
     top,
     tune,
     upgrade,
@@ -96,6 +101,8 @@ def _root(
 
 
 app.command("init")(init.init)
+app.command("setup")(setup.setup)
+app.command("teardown")(teardown.teardown)
 app.command("import")(importing.import_file)
 app.command("schema")(schema.schema)
 app.command("render")(render.render)
@@ -123,8 +130,11 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(capacity.app, name="capacity")
 app.add_typer(eval.app, name="eval")
 app.add_typer(guard.app, name="guard")
+app.add_typer(images.app, name="images")
 app.add_typer(lab.app, name="lab")
 app.add_typer(link.app, name="link")
+app.add_typer(lora.app, name="lora")
+app.add_typer(profile.app, name="profile")
 app.add_typer(proxy.app, name="proxy")
 app.add_typer(weights.app, name="weights")
 

@@ -19,10 +19,11 @@ from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
 from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
 from fleetctl.facts.types import lead_of, unfinished
-from fleetctl.plan.types import WEIGHTS, Plan
+from fleetctl.plan.types import ASIDE, LORAS, ON_BOXES, WEIGHTS, Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
 from fleetctl.run.fill import Filler
+from fleetctl.run.gate_tasks import have_suites
 from fleetctl.run.journal import History, Record
 from fleetctl.run.lock import FleetLock
 from fleetctl.run.planning import (
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def _goal(plan: Plan) -> str:
-    return "" if plan.operation in WEIGHTS else f" to {plan.to_layout}"
+    return "" if plan.operation in ASIDE else f" to {plan.to_layout}"
 
 
 class Mover:
@@ -145,7 +146,7 @@ class Mover:
             if unfinished(seen.observed) is None and (lock is None or not lock.alive):
                 plan = make(seen)
                 if not plan.nothing_to_do():
-                    self._have_secrets(plan)
+                    self._have_what_it_needs(plan)
                     self._show(plan)
                     self._ask(f"{title(plan)}. Do it?")
                     self._agreed = plan
@@ -205,7 +206,7 @@ class Mover:
                 show_plan(plan, console(), diffs=False)
             return None
         if self._agreed is None:
-            self._have_secrets(plan)
+            self._have_what_it_needs(plan)
             self._show(plan)
             self._ask(f"{title(plan)}. Do it?")
         elif (plan.steps, plan.observed) != (self._agreed.steps, self._agreed.observed):
@@ -228,11 +229,12 @@ class Mover:
         self._report(plan, end)
         return end
 
-    def _have_secrets(self, plan: Plan) -> None:
-        """Raises SpecError, before anything is asked or done, when a secret that the boxes need is not to be had.
+    def _have_what_it_needs(self, plan: Plan) -> None:
+        """Raises SpecError, before anything is asked or done, when a secret or a suite of a gate is not to be had.
 
-        On the way back the boxes have them.
+        On the way back the boxes have their secrets.
         """
+        have_suites(plan)
         boxes = {step.box for step in plan.steps if step.kind == "stage_release" and plan.operation != "rollback"}
         for file in (file for box in sorted(boxes) for file in plan.release.files.get(box, ())):
             if file.secrets:
@@ -266,6 +268,7 @@ class Mover:
                 raise InterruptedMoveError(f"{self._control.reason}; the {plan.operation} is undone")
             return True
         self._say(f"a {plan.operation}{_goal(plan)} by {who} was cut off")
+        have_suites(plan)
         self._ask("Finish it?")
         with self._view(plan) as view:
             execution.listen_to(view)
@@ -296,6 +299,8 @@ class Mover:
             execution.undo(history.why or f"{ON_REQUEST} after it was cut off")
         if plan.operation in WEIGHTS:
             self._say(f"the {plan.operation} is closed; what had arrived stays, `fleetctl weights prune` removes it")
+        elif plan.operation in ASIDE:
+            self._say(f"the {plan.operation} is closed")
         else:
             self._say(f"the fleet is back in {plan.from_layout or 'the state before fleetctl'}")
 
@@ -326,8 +331,12 @@ class Mover:
         if plan.operation == "doctor":
             out.print(f"[bold green]done[/]: {len(plan.steps)} mended")
             return
-        if plan.operation in WEIGHTS:
+        if plan.operation in (*ASIDE, *ON_BOXES):
             out.print(f"[bold green]done[/]: {escape(title(plan))}")
+            return
+        if plan.operation in LORAS:
+            names = {one["name"] for step in plan.steps for one in step.params.get("items") or ()}
+            out.print(f"[bold green]done[/]: {plan.operation} of {', '.join(sorted(names))}")
             return
         goal = plan.to_layout or "the state before fleetctl"
         out.print(f"[bold green]done[/]: the fleet is in {goal}", end="")

@@ -25,5 +25,9 @@ Via = Annotated[
     typer.Option("--via", metavar="[USER@]HOST", help="Use the fleet.yaml that this box keeps; none is needed here."),
 ]
 PlaybookFile = Annotated[Path | None, typer.Option("--playbook", help="A changed copy of the playbook to run.")]
+Profiles = Annotated[
+    Path | None,
+    typer.Option("--profiles", metavar="DIR", help="Your own profiles, which come before those that ship."),
+]
 
 DEFAULT_FLEET = Path("fleet.yaml")

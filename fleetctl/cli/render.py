@@ -26,9 +26,11 @@ def render(
     """Write every file that the layouts put on the boxes, without touching a box."""
     from fleetctl.cli.output import console, emit
     from fleetctl.render.layout import render_layout
+    from fleetctl.run.gate_tasks import gate_tasks
     from fleetctl.spec.load import load_fleet
 
     loaded = load_fleet(fleet)
+    gate_tasks(loaded.fleet, loaded.text, loaded.path)  # they are part of a plan, and no file on a box
     layouts = [layout] if layout else list(loaded.fleet.layouts)
     releases = {name: render_layout(loaded.fleet, name, spec_text=loaded.text) for name in layouts}
     written = 0

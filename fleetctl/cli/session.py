@@ -29,12 +29,15 @@ def open_fleet(
     via: str | None = None,
     partly: bool = False,
     reach: float | None = None,
+    user: str | None = None,
+    full: bool = False,
 ) -> Iterator[Subject]:
     """The fleet of a file, connected to all its boxes. Passwords are asked for on the terminal, where there is one.
 
     With ``via`` ([USER@]HOST) the file is the one that this box keeps with what it is in, and ``path`` is not read.
     With ``partly`` boxes that cannot be reached are left out, as long as one can. ``reach``: how long to wait for a
-    box to answer at all, in seconds, where that is less than usual.
+    box to answer at all, in seconds, where that is less than usual. ``user`` logs in on every box in place of what the
+    file says. ``full``: what is to be done on the boxes is more than what moves take.
     """
     import getpass
 
@@ -47,7 +50,10 @@ def open_fleet(
     ask_passphrase = (lambda key: getpass.getpass(f"passphrase of {key}: ")) if there else None
 
     ways: dict[str, Any] = {"ask_password": ask_password, "ask_passphrase": ask_passphrase, "accept_new": accept_new}
+    ways["full"] = full
     fleet, text = _of_file(path) if via is None else _of_box(via, **ways, config=ssh_config)
+    if user is not None:
+        fleet = _as_user(fleet, user)
     if partly:
         boxes, unreachable = Boxes.open_some(fleet, **ways, config=ssh_config, reach=reach)
         if not boxes:
@@ -58,10 +64,23 @@ def open_fleet(
     def again(name: str) -> BoxConnection:
         from fleetctl.remote.connection import connect
 
-        return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config)
+        return connect(name, fleet.boxes[name], accept_new=accept_new, config=ssh_config, full=full)
 
     with boxes:
-        yield Subject(fleet, text, boxes, unreachable, again)
+        yield Subject(fleet, text, boxes, unreachable, again, path if via is None else None)
+
+
+def _as_user(fleet: Fleet, user: str) -> Fleet:
+    """The fleet with another login on every box. Keys and known hosts are those of whoever runs this."""
+    from fleetctl.spec.fleet import Ssh
+
+    boxes = {}
+    for name, box in fleet.boxes.items():
+        known = box.ssh.known_hosts
+        there = known if known is not None and Path(known).expanduser().exists() else None
+        ssh = Ssh(host=box.ssh.host, port=box.ssh.port, known_hosts=there, user=user)
+        boxes[name] = box.model_copy(update={"ssh": ssh})
+    return fleet.model_copy(update={"boxes": boxes})
 
 
 def fleet_file(path: Path, via: str | None, *, accept_new: bool, ssh_config: Path | None) -> Fleet:

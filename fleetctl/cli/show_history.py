@@ -76,8 +76,11 @@ def _measured(change: Change) -> str:
         parts.append(f"{seconds(change.gap)} without an engine, requests waited")
     if change.cut:
         parts.append(f"{change.cut} requests cut")
-    parts += [f"tool use of {engine} {told}" for engine, told in change.scores.items()]
-    return f" {', '.join(parts)}" if parts else ""
+    alike: dict[str, list[str]] = {}
+    for engine, told in change.scores.items():
+        alike.setdefault(told, []).append(engine)
+    scores = [f"; {told} ({', '.join(engines)})" for told, engines in alike.items()]
+    return (f" {', '.join(parts)}" if parts else "") + "".join(scores)
 
 
 def show_generations(kept: Mapping[int, GenerationTold], current: int | None, out: Console) -> None:

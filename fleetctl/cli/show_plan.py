@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 
 from fleetctl.cli.output import hang
-from fleetctl.plan.types import STAYING, WEIGHTS, Plan
+from fleetctl.plan.types import ASIDE, ON_BOXES, STAYING, Plan
 from fleetctl.spec.units import seconds
 
 MANY = 4  # files of one folder that are told together
@@ -17,7 +17,10 @@ def title(plan: Plan) -> str:
     """One line that says what the plan does."""
     if plan.operation == "doctor":
         return f"doctor mends {len(plan.steps)} {'thing' if len(plan.steps) == 1 else 'things'} in {plan.fleet}"
-    if plan.operation in WEIGHTS:
+    if plan.operation in ON_BOXES:
+        boxes = list(dict.fromkeys(step.box for step in plan.steps)) or list(plan.boxes)
+        return f"{plan.operation} of {', '.join(boxes)}"
+    if plan.operation in ASIDE:
         return f"{plan.operation} in {plan.fleet}: {', '.join(dict.fromkeys(step.target for step in plan.steps))}"
     if plan.operation in STAYING:
         return f"{plan.operation} in {plan.fleet}, layout {plan.to_layout}"
@@ -31,10 +34,11 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
     """Print stages and steps, then memory, files, warnings and the gap."""
     out.print(f"[bold]{escape(title(plan))}[/]")
     if plan.nothing_to_do():
-        if plan.operation in WEIGHTS:
+        if plan.operation in ASIDE:
             out.print(f"nothing to do: {plan.gap.why}", markup=False)
         else:
-            out.print(f"nothing to do: {plan.to_layout} is in place on {', '.join(plan.boxes)}")
+            what = "all of it" if plan.operation in ON_BOXES else plan.to_layout
+            out.print(f"nothing to do: {what} is in place on {', '.join(plan.boxes)}")
         _show_warnings(plan, out)
         return
     for stage in plan.stages:

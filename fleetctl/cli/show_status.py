@@ -10,7 +10,7 @@ from fleetctl.cli.output import hang
 from fleetctl.cli.show_history import when
 from fleetctl.facts.assess import Assessment, EngineState
 from fleetctl.facts.types import MoveFacts
-from fleetctl.plan.types import STAYING, WEIGHTS
+from fleetctl.plan.types import ASIDE, STAYING
 from fleetctl.run.overview import Overview
 from fleetctl.spec.units import size
 from fleetctl.watch.sample import Copy, Figures, Sample
@@ -61,6 +61,8 @@ def _show_engines(seen: Overview, out: Console) -> None:
     for engine in found.engines:
         if engine.cache is not None and engine.cache_expected:
             out.print(f"[dim]{escape(engine.id)}: {engine.cache:,} tokens of cache{_off(engine)}[/]")
+    for model, names in found.adapters.items():
+        hang(out, f"adapters of {escape(model)}: {escape(', '.join(names))}", 2)
     _show_proxy(found, sample, out)
 
 
@@ -119,10 +121,10 @@ def _show_move(found: Assessment, out: Console, *, every: bool) -> None:
     move = found.unfinished
     if move is None:
         return
-    where = "" if move.operation in WEIGHTS else f" {_where(move)}"
+    where = "" if move.operation in ASIDE else f" {_where(move)}"
     told = f"{move.operation}{where} by {escape(move.who)}"
     if found.under_way():
-        more = "" if move.operation in WEIGHTS else "; what is not right yet is not listed meanwhile"
+        more = "" if move.operation in ASIDE else "; what is not right yet is not listed meanwhile"
         hang(out, f"[cyan]under way[/]: {told}{more}", 11)
         return
     hang(out, f"[bold yellow]cut off[/]: {told}; {move.ways}", 9)
@@ -140,7 +142,7 @@ def _where(move: MoveFacts) -> str:
 
 
 def _last(move: MoveFacts) -> str:
-    if move.operation in WEIGHTS:
+    if move.operation in ASIDE:
         what = move.operation
     elif move.operation in STAYING:
         what = f"{move.operation} in {escape(move.to_layout or 'nothing')}"

@@ -5,13 +5,19 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from fleetctl.errors import SpecError
+from fleetctl.profiles.advice import Starting, starting
+from fleetctl.profiles.folders import known_profiles, own_folders
+from fleetctl.profiles.kinds import box_seen, model_seen
+from fleetctl.profiles.match import Kept
 from fleetctl.remote.connection import connect
 from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Box, Ssh
@@ -40,14 +46,34 @@ def survey(hosts: list[str], *, accept_new: bool, ssh_config: Path | None) -> di
         return dict(zip(hosts, pool.map(one, hosts), strict=True))
 
 
-def write_starter(hosts: list[str], out: Path, *, accept_new: bool, ssh_config: Path | None) -> list[str]:
-    """Survey the boxes and write the file; returns the boxes' names. Raises SpecError when the file exists."""
+@dataclass(frozen=True)
+class Written:
+    """The names of the boxes in the file, the profiles that its values are from, and that in words."""
+
+    boxes: list[str]
+    profiles: list[str]
+    told: str
+
+
+def write_starter(
+    hosts: list[str],
+    out: Path,
+    *,
+    accept_new: bool,
+    ssh_config: Path | None,
+    profiles: Path | None = None,
+    mix: str | None = None,
+) -> Written:
+    """Survey the boxes and write the file. Raises SpecError when it exists."""
     if len(set(hosts)) != len(hosts):
         raise SpecError("the same host is named twice")
     if out.exists():
         raise SpecError(f"{out} exists and is left alone", hint="name another file with --out")
-    found = starter(survey(hosts, accept_new=accept_new, ssh_config=ssh_config))
-    text = starter_text(found)
+    known = known_profiles(own_folders(profiles, out))
+    surveys = survey(hosts, accept_new=accept_new, ssh_config=ssh_config)
+    found = starter(surveys)
+    advised = advise(found, surveys, known, mix)
+    text = starter_text(found, advised)
     parse_fleet(text, str(out))
     try:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -55,11 +81,23 @@ def write_starter(hosts: list[str], out: Path, *, accept_new: bool, ssh_config: 
         raise SpecError(f"cannot write {out}: {error.strerror}") from error
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
-    return [box.name for box in found.boxes]
+    used = [one.profile for one in (advised.copies, advised.split) if one is not None]
+    return Written([box.name for box in found.boxes], used, advised.told)
 
 
-def starter_text(found: Starter) -> str:
+def advise(found: Starter, surveys: dict[str, dict[str, Any]], known: list[Kept], mix: str | None) -> Starting:
+    """What profiles say of the model that was found, on these boxes."""
+    kinds = [box_seen(told["kind"]).kind for told in surveys.values() if "kind" in told]
+    if found.model is None or not kinds:
+        return Starting(None, None, "no model was found that all boxes have: no profile was looked for")
+    model = model_seen(str(found.model["path"]).rstrip("/").rpartition("/")[2], found.model)
+    return starting(known, model, kinds, found.usable, mix)
+
+
+def starter_text(found: Starter, advised: Starting | None = None) -> str:
     """The commented fleet.yaml."""
+    advices = (advised.copies, advised.split) if advised is not None else (None, None)
+    copies, split = ({} if one is None else one.values for one in advices)
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(root_text("templates", "starter.yaml.j2"))
     model = found.model
@@ -74,6 +112,10 @@ def starter_text(found: Starter) -> str:
             other_venvs=found.other_venvs,
             superseded=found.superseded,
             names=", ".join(box.name for box in found.boxes),
+            told=[f"# {line}" for line in textwrap.wrap(advised.told, 118)] if advised else [],
+            copies=copies,
+            split=split,
+            model_values=copies or split,
         )
         + "\n"
     )

@@ -1,9 +1,9 @@
-"""``fleetctl tune``: the concurrency at which copies do best, found by measuring them."""
+"""``fleetctl tune``: the concurrency and the settings with which copies do best, found by measuring them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,13 +20,18 @@ from fleetctl.cli.bench import (
     mix_of,
     time_of,
 )
-from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, Via, Yes
-from fleetctl.cli.output import say
-
-if TYPE_CHECKING:
-    from fleetctl.bench.endpoint import Endpoint
-    from fleetctl.bench.knee import Point, Probe
-    from fleetctl.bench.report import Told
+from fleetctl.cli.options import (
+    DEFAULT_FLEET,
+    AcceptNew,
+    Debug,
+    FleetFile,
+    Json,
+    Profiles,
+    SshConfig,
+    TakeOver,
+    Via,
+    Yes,
+)
 
 
 def tune(
@@ -37,6 +42,24 @@ def tune(
     duration: Annotated[
         str, typer.Option("--duration", help="How long each measurement takes, after a warm-up.")
     ] = "20s",
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Take each copy out of the proxy while it is measured, and put it back.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--settings",
+            metavar="NAME=VALUES",
+            help="Start a copy with these values in turn: batched_tokens=2048,4096, speculative_tokens=2,4, "
+            "memory_share=0.74,0.78.",
+        ),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=3, max=50, help="With --settings: measurements of each start.")
+    ] = 4,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Also when nobody else serves the model: its requests wait in the proxy.")
+    ] = False,
     against: Against = None,
     model: ModelName = None,
     api_key_env: ApiKeyEnv = None,
@@ -45,10 +68,12 @@ def tune(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a report with all numbers.")
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Set concurrency in fleet.yaml; shows it first.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Set what was found in fleet.yaml; shows it first.")] = False,
+    profiles: Profiles = None,
     fleet: FleetFile = DEFAULT_FLEET,
     via: Via = None,
     yes: Yes = False,
+    take_over: TakeOver = False,
     json: Json = False,
     accept_new: AcceptNew = False,
     ssh_config: SshConfig = None,
@@ -56,121 +81,78 @@ def tune(
 ) -> None:
     """Find the knee: the concurrency beyond which throughput is flat or falls, and requests only wait longer.
 
-    Each copy is measured directly and alone, one after the other. Nothing is changed on the boxes; with --write
-    fleet.yaml gets the answer, and `fleetctl apply` brings it there.
+    Each copy is measured directly and alone, one after the other. With --settings a copy is started with each value
+    outside of the proxy while the others serve, measured, and brought back as it was. fleet.yaml changes with --write
+    only, and `fleetctl apply` brings it to the boxes.
     """
-    from dataclasses import replace
-
-    from fleetctl.bench.report import write_report
+    from fleetctl.bench.asked import Asked
+    from fleetctl.bench.report import Told, Tried, write_report
+    from fleetctl.cli import show_knee, show_settings, tuning
     from fleetctl.cli.output import console, emit
     from fleetctl.cli.session import open_fleet
-    from fleetctl.cli.show_knee import event, show_knee
+    from fleetctl.cli.writing_tuned import write_concurrency, write_settings
     from fleetctl.errors import SpecError
+    from fleetctl.profiles.folders import known_profiles, own_folders
+    from fleetctl.run.benching import standing
+    from fleetctl.run.measuring import Wanted, parse_settings
 
-    seconds = time_of("--duration", duration, least=0.5)
-    ways: dict[str, Any] = {"mix": mix_of(mix, shared_prefix), "model": model, "seed": seed, "json": json}
-    ways |= {"most": most, "probes": probes, "duration": seconds}
+    wanted = Wanted(parse_settings(settings or ()), repeats)
+    if hold and not drain and not settings:
+        raise SpecError("--hold says nothing here: no copy is taken out", hint="it is for --drain and --settings")
+    key_of(api_key_env)
+    asked = Asked(
+        mix=mix_of(mix, shared_prefix),
+        model=model,
+        seed=seed,
+        duration=time_of("--duration", duration, least=0.5),
+        key_variable=api_key_env,
+    )
+    known = known_profiles(own_folders(profiles, fleet if via is None else None))
+    ways = tuning.Ways(asked, most, probes, json, yes, take_over, hold, known)
+    found: list[Told] = []
+    tried: list[Tried] = []
+
+    def show(told: Told) -> None:
+        found.append(told)
+        if json:
+            emit("tuned", **show_knee.event(told))
+        else:
+            show_knee.show_knee(told, console())
+
     if against is not None:
         from fleetctl.bench.endpoint import parse_endpoint
 
-        if name is not None or write:
-            raise SpecError("--against names the endpoint: no model or engine of the fleet, and no --write")
-        endpoint = parse_endpoint(against, key_of(api_key_env))
-        found = [_tuned(endpoint, endpoint.url, **ways)]
+        if name is not None or write or drain or settings:
+            why = "no model or engine of the fleet, and no --write, --drain or --settings"
+            raise SpecError(f"--against names the endpoint: {why}")
+        endpoint = parse_endpoint(against)
+        show(tuning.endpoint_knee(endpoint, endpoint.url, ways)[0])
     else:
-        if write and via is not None:
-            raise SpecError("--write is for the file of --fleet, and --via reads another", hint="leave --via out")
-        from fleetctl.run.benching import reached, standing
-
-        with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True) as subject:
+        tuning.file_for_writing(fleet, via, write)
+        moves = drain or bool(settings)
+        with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=not moves) as subject:
             there = standing(subject, name)
-            models = sorted({engine.model for engine in there.engines})
-            if len(models) > 1:
-                raise SpecError(f"there are several models: {', '.join(models)}", hint="name one: fleetctl tune MODEL")
-            agree(list(there.serving), yes=yes)
-            found = []
-            for engine in there.engines:
-                with reached(subject, engine) as way:
-                    say(f"{engine.id}, {way.told}", as_json=json)
-                    own = replace(way.endpoint, api_key=key_of(api_key_env))
-                    found.append(_tuned(own, engine.id, **{**ways, "model": model or engine.served_as[0]}))
-    for told in found:
-        if json:
-            emit("tuned", **event(told))
-        else:
-            show_knee(told, console())
+            chosen = tuning.one_model(there)
+            if settings:
+                for one in tuning.settings_tried(subject, there, ways, wanted):
+                    tried.append(one)
+                    if json:
+                        emit("settings", **show_settings.event(one))
+                    else:
+                        show_settings.show_settings(one, console())
+            else:
+                if not drain:
+                    agree(list(there.serving), yes=yes)
+                for told in (tuning.knees_drained if drain else tuning.knees_in_place)(subject, there, ways):
+                    show(told)
     if html is not None:
-        write_report(html, found)
+        write_report(html, found, tried)
         if not json:
             console().print(f"{html} has all numbers.", markup=False)
     if write:
         boxes = [engine.head.box for engine in there.engines]
-        _write(fleet, subject.text, there.release.layout or "", models[0], boxes, found, yes=yes, json=json)
-
-
-def _tuned(
-    endpoint: Endpoint,
-    what: str,
-    *,
-    mix: Any,
-    model: str | None,
-    seed: int,
-    most: int,
-    probes: int,
-    duration: float,
-    json: bool,
-) -> Told:
-    from fleetctl.bench.knee import Range
-    from fleetctl.bench.report import Told
-    from fleetctl.bench.target import Bench
-    from fleetctl.bench.tune import tune as search
-
-    bench = Bench(endpoint, mix, model=model, seed=seed)
-    for note in bench.met.notes:
-        say(note, as_json=json)
-
-    def hear(step: Probe, point: Point | None) -> None:
-        _progress(what, step, point, json=json)
-
-    tuned = search(bench, Range(most, probes), duration=duration, say=hear)
-    return Told.now(what, bench.met.dialect.model, mix.name, tuned)
-
-
-def _progress(what: str, step: Probe, point: Point | None, *, json: bool) -> None:
-    from dataclasses import asdict
-
-    from fleetctl.cli.output import console, emit
-
-    if json:
-        kind = "probe" if point is None else "point"
-        emit(kind, engine=what, **(asdict(step) if point is None else asdict(point)))
-    elif point is not None:
-        told = f"{what}: {point.concurrency} at once: {point.throughput:.1f} tokens/s"
-        told += f", first token after {point.ttft:.2f} s" if point.ttft is not None else ""
-        console(error=True).print(f"{told} ({step.why})", markup=False)
-
-
-def _write(
-    file: Path, text: str, layout: str, model: str, boxes: list[str], found: list[Told], *, yes: bool, json: bool
-) -> None:
-    from fleetctl.cli.ask import confirm
-    from fleetctl.cli.output import console, emit
-    from fleetctl.cli.show_tune import difference, show_difference
-    from fleetctl.errors import RefusedError
-    from fleetctl.spec.edit import save, with_concurrency
-
-    chosen = min(told.tuned.answer.concurrency for told in found)
-    after = with_concurrency(text, layout, model, chosen, boxes, str(file))
-    diff = difference(str(file), text, after, "tuned")
-    if not json:
-        show_difference(diff, console())
-    if diff:
-        if not yes and not confirm(f"Write this into {file}?"):
-            raise RefusedError("not done; nothing was changed")
-        save(file, text, after)
-    if json:
-        emit("written", file=str(file), layout=layout, model=model, concurrency=chosen, diff=diff)
-    elif diff:
-        console().print(f"{file} is written. `fleetctl apply` brings it to the engines, one at a time.", markup=False)
-    else:
-        console().print(f"{file} has it already.", markup=False)
+        place = (fleet, subject.text, there.release.layout or "", chosen, boxes)
+        if settings:
+            write_settings(*place, tried, yes=yes, json=json)
+        else:
+            write_concurrency(*place, found, yes=yes, json=json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleetctl.doctor.adapters import ADAPTERS
 from fleetctl.doctor.box.family import FAMILY as BOX
 from fleetctl.doctor.clients import CLIENTS
 from fleetctl.doctor.engines.family import ENGINES
@@ -15,7 +16,7 @@ from fleetctl.doctor.proxy.family import PROXY
 from fleetctl.doctor.scene import Family
 from fleetctl.doctor.units.family import UNITS
 
-FAMILIES: tuple[Family[Any], ...] = (UNITS, PROCESSES, CLIENTS, PROXY, MEMORY, BOX, LINK, ENGINES)
+FAMILIES: tuple[Family[Any], ...] = (UNITS, PROCESSES, CLIENTS, PROXY, MEMORY, BOX, LINK, ENGINES, ADAPTERS)
 
 
 def kinds() -> dict[str, Kind]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from fleetctl.engine.exchange import Exchange
 from fleetctl.engine.runtimes.runtime import OPENAI_LIST, ModelList, Reranking
 from fleetctl.errors import FleetError
 
@@ -20,11 +21,15 @@ LONGEST = 10  # times the limit for a piece of an answer that all of a stream ma
 
 
 class EngineError(FleetError):
-    """An engine did not answer, or not as it has to. ``answer`` is the body it sent, cut to a readable length."""
+    """An engine did not answer, or not as it has to. ``answer`` is the body it sent, cut to a readable length.
 
-    def __init__(self, message: str, *, answer: str = "") -> None:
+    ``exchanges`` are the requests that tell why, with what came back, where several were made.
+    """
+
+    def __init__(self, message: str, *, answer: str = "", exchanges: Sequence[Exchange] = ()) -> None:
         super().__init__(message, hint=f"it answered: {answer[:400]}" if answer else None)
         self.answer = answer
+        self.exchanges = tuple(exchanges)
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,15 @@ class Answer:
 
 
 class EngineClient:
-    """One engine. ``socket`` is a Unix socket that leads to it (a tunnel); without it ``url`` is called as it is."""
+    """One engine. ``socket`` is a Unix socket that leads to it (a tunnel); without it ``url`` is called as it is.
+
+    ``exchanges`` has every request that was sent, with what came back, in order.
+    """
 
     def __init__(self, url: str, *, socket: Path | None = None, api_key: str | None = None, timeout: float) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         transport = httpx.HTTPTransport(uds=str(socket)) if socket else httpx.HTTPTransport()
+        self.exchanges: list[Exchange] = []
         self._timeout = timeout
         self._client = httpx.Client(
             base_url=url, transport=transport, headers=headers, timeout=httpx.Timeout(timeout), trust_env=False
@@ -108,12 +117,14 @@ class EngineClient:
         began = time.monotonic()
         question = {**_question(model, prompt, max_tokens), "stream": True}
         text, reason, first, done = "", "", None, False
+        heard = self._exchange("POST", "/v1/chat/completions", question)
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=question) as answer:
+                heard.status = answer.status_code
                 if answer.status_code != 200:
-                    answer.read()
-                    raise EngineError(f"a streamed completion got status {answer.status_code}", answer=answer.text)
-                for data in _events(_lines(answer, began + LONGEST * self._timeout)):
+                    body = b"".join(_pieces(answer, began + 2 * self._timeout, heard)).decode("utf-8", "replace")
+                    raise EngineError(f"a streamed completion got status {answer.status_code}", answer=body)
+                for data in _events(_lines(answer, began + LONGEST * self._timeout, heard)):
                     if data == "[DONE]":
                         done = True
                         break
@@ -124,6 +135,7 @@ class EngineClient:
                     text += piece
                     reason = choice.get("finish_reason") or reason
         except httpx.HTTPError as error:
+            heard.over(_why(error))
             raise EngineError(f"a streamed completion broke off: {_why(error)}") from error
         except (ValueError, RecursionError) as error:
             raise EngineError(f"a streamed completion is not JSON: {error}") from error
@@ -133,13 +145,20 @@ class EngineClient:
             raise EngineError("a streamed completion ended without text or without [DONE]", answer=text)
         return Answer(text, reason, first, time.monotonic() - began)
 
+    def _exchange(self, method: str, path: str, body: Any) -> Exchange:
+        self.exchanges.append(Exchange(method, path, body))
+        return self.exchanges[-1]
+
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
         began = time.monotonic()
+        heard = self._exchange(method, path, more.get("json"))
         try:
             with self._client.stream(method, path, **more) as answer:
-                body = b"".join(_pieces(answer, began + 2 * self._timeout))
+                heard.status = answer.status_code
+                body = b"".join(_pieces(answer, began + 2 * self._timeout, heard))
                 answer = httpx.Response(answer.status_code, content=body, request=answer.request)
         except httpx.HTTPError as error:
+            heard.over(_why(error))
             raise EngineError(f"{method} {path} was not answered: {_why(error)}") from error
         if answer.status_code != 200:
             raise EngineError(f"{method} {path} got status {answer.status_code}", answer=answer.text)
@@ -183,10 +202,11 @@ def _events(lines: Iterator[str]) -> Iterator[str]:
             yield line[5:].strip()
 
 
-def _pieces(answer: httpx.Response, deadline: float) -> Iterator[bytes]:
+def _pieces(answer: httpx.Response, deadline: float, heard: Exchange) -> Iterator[bytes]:
     """The body as it comes. EngineError for one that never ends, or is larger than any answer."""
     size = 0
     for piece in answer.iter_bytes():
+        heard.hear(piece)
         size += len(piece)
         if size > LARGEST:
             raise EngineError(f"{answer.request.url.path}: the answer has more than {LARGEST >> 20} MiB")
@@ -195,9 +215,9 @@ def _pieces(answer: httpx.Response, deadline: float) -> Iterator[bytes]:
         yield piece
 
 
-def _lines(answer: httpx.Response, deadline: float) -> Iterator[str]:
+def _lines(answer: httpx.Response, deadline: float, heard: Exchange) -> Iterator[str]:
     rest: list[bytes] = []
-    for piece in _pieces(answer, deadline):
+    for piece in _pieces(answer, deadline, heard):
         *whole, last = piece.split(b"\n")
         if whole:
             yield from (b.decode("utf-8", "replace") for b in (b"".join([*rest, whole[0]]), *whole[1:]))

@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from fleetctl.evals.judge import Called, Reply, Verdict, judge
+from fleetctl.engine.exchange import Exchange
+from fleetctl.evals.judge import Called, Reply, Verdict
+from fleetctl.evals.judging import Judge
 from fleetctl.evals.scenario import Scenario, Suite
-from fleetctl.evals.scorers import Points, cosine, points
-from fleetctl.evals.tasks import Rule, Similar, Task
+from fleetctl.evals.score import Outcome
+from fleetctl.evals.scorers import cosine
+from fleetctl.evals.tasks import Similar, Task
 
 LARGEST = 32 << 20  # bytes of an answer
-JUDGE_LIMIT = 5.0  # seconds to judge one
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,9 @@ def run_suite(
         async def one(client: httpx.AsyncClient, scenario: Scenario) -> None:
             async with free:
                 body = suite.request(scenario, endpoint.model, max_tokens=endpoint.max_tokens, seed=seed)
-                verdict = _judged(suite, scenario, await ask(client, body, endpoint.within))
+                verdict = judge.verdict(suite, scenario, await ask(client, body, endpoint.within))
+            if verdict.right:
+                verdict = replace(verdict, reply=replace(verdict.reply, exchange=None))  # nobody looks into that
             told[scenario.id] = verdict
             heard(verdict)
 
@@ -76,7 +77,8 @@ def run_suite(
                 for scenario in suite.scenarios:
                     group.create_task(one(client, scenario))
 
-    asyncio.run(everything())
+    with Judge() as judge:
+        asyncio.run(everything())
     return [told[scenario.id] for scenario in suite.scenarios if scenario.id in told]
 
 
@@ -89,6 +91,10 @@ class Answered:
     points: float
     why: str
 
+    def outcome(self) -> Outcome:
+        """The same as one question of a suite."""
+        return Outcome(self.task.id, "", self.points, self.why, self.reply)
+
 
 def run_tasks(
     tasks: Sequence[Task],
@@ -98,11 +104,13 @@ def run_tasks(
     seed: int,
     heard: Callable[[Answered], None],
     embeddings: Endpoint | None = None,
+    within: float | None = None,
 ) -> list[Answered]:
     """Ask all tasks, ``concurrency`` at a time, and score the answers, in the order of the tasks.
 
     ``embeddings`` is a server of an embedding model, for rules that compare meanings. Nothing is raised for what an
-    engine does not answer: it has 0 points, with the reason.
+    engine does not answer: it has 0 points, with the reason. After ``within`` seconds what is there by then is
+    returned.
     """
     told: dict[str, Answered] = {}
 
@@ -116,21 +124,25 @@ def run_tasks(
                     scored = (0.0, reply.wrong or f"cut off after {task.max_tokens} tokens")
                 elif isinstance(task.rule, Similar) and embedder is not None and embeddings is not None:
                     alike = await _alike(embedder, embeddings, task.rule, reply)
-                    scored = _scored(task.rule, reply.text, alike)
+                    scored = judge.points(task.rule, reply.text, alike)
                 else:
-                    scored = _scored(task.rule, reply.text)
-            told[task.id] = Answered(task, reply, *scored)
+                    scored = judge.points(task.rule, reply.text)
+            kept = replace(reply, exchange=None) if scored[0] >= 1 else reply
+            told[task.id] = Answered(task, kept, *scored)
             heard(told[task.id])
 
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(contextlib.suppress(TimeoutError))
+            await stack.enter_async_context(asyncio.timeout(within))
             client = await stack.enter_async_context(endpoint.client(concurrency))
             embedder = await stack.enter_async_context(embeddings.client(concurrency)) if embeddings else None
             group = await stack.enter_async_context(asyncio.TaskGroup())
             for task in tasks:
                 group.create_task(one(client, embedder, task))
 
-    asyncio.run(everything())
-    return [told[task.id] for task in tasks]
+    with Judge() as judge:
+        asyncio.run(everything())
+    return [told[task.id] for task in tasks if task.id in told]
 
 
 async def _alike(client: httpx.AsyncClient, embeddings: Endpoint, rule: Similar, reply: Reply) -> float | None:
@@ -147,71 +159,37 @@ async def _alike(client: httpx.AsyncClient, embeddings: Endpoint, rule: Similar,
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any], within: float = 120.0) -> Reply:
     """One chat completion, streamed where ``body`` says so. After ``within`` seconds there is none, whatever came."""
-    began = time.monotonic()
+    heard = Exchange("POST", "/v1/chat/completions", body)
     try:
-        async with asyncio.timeout(within), client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        async with asyncio.timeout(within), client.stream("POST", heard.path, json=body) as answer:
+            heard.status = answer.status_code
             if answer.status_code != 200:
-                told = b"".join([piece async for piece in _pieces(answer)]).decode("utf-8", "replace")
-                return Reply(wrong=f"status {answer.status_code}: {told[:300]}", seconds=time.monotonic() - began)
-            if body.get("stream"):
-                reply = await _streamed(answer)
+                told = b"".join([piece async for piece in _pieces(answer, heard)]).decode("utf-8", "replace")
+                reply = Reply(wrong=f"status {answer.status_code}: {told[:300]}")
+            elif body.get("stream"):
+                reply = await _streamed(answer, heard)
             else:
-                reply = _whole(json.loads(b"".join([piece async for piece in _pieces(answer)])))
+                reply = _whole(json.loads(b"".join([piece async for piece in _pieces(answer, heard)])))
     except httpx.HTTPError as error:
-        return Reply(wrong=f"not answered: {str(error) or type(error).__name__}", seconds=time.monotonic() - began)
+        reply = Reply(wrong=f"not answered: {str(error) or type(error).__name__}")
     except TimeoutError:
-        return Reply(wrong=f"the answer did not end within {within:g} s", seconds=time.monotonic() - began)
+        reply = Reply(wrong=f"the answer did not end within {within:g} s")
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        return Reply(wrong=f"the answer is not a chat completion: {str(error)[:200]}", seconds=time.monotonic() - began)
-    return replace(reply, seconds=time.monotonic() - began)
+        reply = Reply(wrong=f"the answer is not a chat completion: {str(error)[:200]}")
+    heard.over(reply.wrong)
+    return replace(reply, seconds=heard.seconds, exchange=heard)
 
 
-async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
+async def _pieces(answer: httpx.Response, heard: Exchange | None = None) -> AsyncIterator[bytes]:
     """The body as it comes. ValueError for one that is larger than any answer."""
     size = 0
     async for piece in answer.aiter_bytes():
+        if heard is not None:
+            heard.hear(piece)
         size += len(piece)
         if size > LARGEST:
             raise ValueError(f"it has more than {LARGEST >> 20} MiB")
         yield piece
-
-
-@contextlib.contextmanager
-def _judging() -> Iterator[None]:
-    """TimeoutError after JUDGE_LIMIT: a regular expression can take years over an answer that nearly fits.
-
-    Only in the main thread, where commands judge: Python interrupts a search for signals alone.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def over(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, JUDGE_LIMIT)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _judged(suite: Suite, scenario: Scenario, reply: Reply) -> Verdict:
-    try:
-        with _judging():
-            return judge(suite, scenario, reply)
-    except TimeoutError:
-        return Verdict(scenario, reply, f"judging the answer took more than {JUDGE_LIMIT:g} s")
-
-
-def _scored(rule: Rule, text: str, alike: float | None = None) -> Points:
-    try:
-        with _judging():
-            return points(rule, text, alike)
-    except TimeoutError:
-        return 0.0, f"judging the answer by its rule took more than {JUDGE_LIMIT:g} s"
 
 
 def _whole(body: dict[str, Any]) -> Reply:
@@ -240,13 +218,13 @@ def _text(content: Any) -> str:
     return content or ""
 
 
-async def _streamed(answer: httpx.Response) -> Reply:
+async def _streamed(answer: httpx.Response, heard: Exchange) -> Reply:
     """The deltas put together: a call is the pieces with the same index."""
     text: list[str] = []
     reason, done = "", False
     names: dict[int, list[str]] = {}
     arguments: dict[int, list[str]] = {}
-    async for data in _events(answer):
+    async for data in _events(answer, heard):
         if data == "[DONE]":
             done = True
             break
@@ -262,9 +240,9 @@ async def _streamed(answer: httpx.Response) -> Reply:
     return Reply("".join(text), calls, reason, "" if done else "the stream ended without [DONE]")
 
 
-async def _events(answer: httpx.Response) -> AsyncIterator[str]:
+async def _events(answer: httpx.Response, heard: Exchange) -> AsyncIterator[str]:
     rest: list[bytes] = []
-    async for piece in _pieces(answer):
+    async for piece in _pieces(answer, heard):
         *whole, last = piece.split(b"\n")
         if whole:
             whole[0] = b"".join([*rest, whole[0]])

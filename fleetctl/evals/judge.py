@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jsonschema
 
+from fleetctl.engine.exchange import Exchange
 from fleetctl.evals.scenario import Scenario, Suite
 
 # What models write around a call; in the text of an answer it means that the engine's parser does not fit the model.
@@ -33,7 +34,8 @@ class Called:
 class Reply:
     """An answer. ``wrong`` says why there is none (a status, a broken stream); ``seconds`` to its end.
 
-    ``prompt_tokens`` and ``tokens`` (of the answer) are as the engine counts them; 0: it did not say.
+    ``prompt_tokens`` and ``tokens`` (of the answer) are as the engine counts them; 0: it did not say. ``exchange`` is
+    the request and the answer as they went over the wire.
     """
 
     text: str = ""
@@ -43,6 +45,7 @@ class Reply:
     seconds: float = 0.0
     prompt_tokens: int = 0
     tokens: int = 0
+    exchange: Exchange | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -104,17 +104,24 @@ class Task(_Value):
 _OF_TASK = ("id", "prompt", "system", "messages", "max_tokens")
 
 
-def load_tasks(path: Path) -> tuple[Task, ...]:
-    """The tasks of a JSONL file. Raises SpecError naming the line for one that is wrong, or without any task."""
+def read_tasks(path: Path, most: int = MOST) -> str:
+    """The text of a file of tasks. Raises SpecError when it cannot be read or has more than ``most`` bytes."""
     try:
-        if path.stat().st_size > MOST:
-            raise SpecError(f"{path} is larger than {MOST // 1024**2} MiB: not a file of tasks")
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            size = f"{most // 1024**2} MiB" if most >= 1024**2 else f"{most // 1024} KiB"
+            raise SpecError(f"{path} is larger than {size}")
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is not UTF-8 text") from error
-    return parse_tasks(text, str(path))
+
+
+def load_tasks(path: Path) -> tuple[Task, ...]:
+    """The tasks of a JSONL file. Raises SpecError naming the line for one that is wrong, or without any task."""
+    return parse_tasks(read_tasks(path), str(path))
 
 
 def parse_tasks(text: str, source: str) -> tuple[Task, ...]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from fleetctl.errors import FleetError, reason
 from fleetctl.facts.proxies import holders, running_proxies, seen_of, servers_up_somewhere
 from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, ServerFacts, lead_of, open_move
+from fleetctl.plan.adapters import newest
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
 from fleetctl.plan.firewall import problems as firewall_problems
-from fleetctl.plan.types import WEIGHTS
+from fleetctl.plan.types import ASIDE
 from fleetctl.remote.errors import OpFailed
 from fleetctl.render.names import GUARD_UNIT
 from fleetctl.render.release import Engine, ProxyConfig, Release
@@ -47,6 +48,8 @@ class Assessment:
     address_on: list[str] = field(default_factory=list)
     """Boxes that have it: one, when all is well."""
     available: dict[str, int] = field(default_factory=dict)
+    adapters: dict[str, list[str]] = field(default_factory=dict)
+    """Model → its LoRA adapters."""
     unreachable: list[str] = field(default_factory=list)
     lock: Lock | None = None
     unfinished: MoveFacts | None = None
@@ -86,6 +89,7 @@ def assess(
         generation=facts.generation,
         previous=meta.get("previous"),
         available={box: f.memory["available"] for box, f in observed.items()},
+        adapters={model: sorted(names) for model, names in newest(observed).adapters.items() if names},
         unreachable=sorted(away),
         lock=facts.lock,
         unfinished=open_move(facts),
@@ -107,9 +111,9 @@ def assess(
     if release.proxy and release.proxy.floating:
         found.address = release.proxy.floating.address
         found.address_on = holders(release.proxy, observed)
-    of_weights = found.unfinished is not None and found.unfinished.operation in WEIGHTS
-    if of_weights or not found.under_way():
-        wrong = found.problems if found.unfinished is None or of_weights else found.consequences
+    aside = found.unfinished is not None and found.unfinished.operation in ASIDE
+    if aside or not found.under_way():
+        wrong = found.problems if found.unfinished is None or aside else found.consequences
         states = {engine.id: engine.state for engine in found.engines}
         wrong += _problems(release, observed, facts.generation, states)
     return found
@@ -251,6 +255,8 @@ def _problems(release: Release, observed: Observed, generation: int | None, stat
         found += [f"{name}: {unit} would not start after a reboot" for unit in box.enable]
         if box.start_guard and not box.stop_guard:
             found.append(f"{name}: the guard ({GUARD_UNIT}) does not run")
+        if box.adapters:
+            found.append(f"{name}: it lacks LoRA adapters that other boxes have: fleetctl apply brings them")
         found += [f"{name}: {unit}, which was replaced, is running or enabled again" for unit in box.supersede]
     for engine in difference.open:
         state = states[engine.id]

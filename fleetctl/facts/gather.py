@@ -26,9 +26,11 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
     paths: set[str] = set()
     ports: set[int] = set()
     floating: set[str] = set()
+    images: set[tuple[str, str]] = set()
     for release in releases:
         for engine, _ in release.ranks_on(box):
             paths.update(path for path in (engine.binary, engine.weights) if path and path.startswith("/"))
+            images.update({(engine.image[0], engine.image_reference)} if engine.image else ())
         ports.update(*(engine.listens for engine, rank in release.ranks_on(box) if rank.rank == 0))
     wanted = {rank.unit for release in releases for _, rank in release.ranks_on(box)}
     guarded = any(release.firewall and box in release.firewall.guarded for release in releases)
@@ -49,6 +51,7 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
         "socket_path": ADMIN_SOCKET,
         "firewall_wanted": guarded,
         "floating_addresses": sorted(floating),
+        "images": sorted(list(image) for image in images),
     }
 
 

@@ -15,7 +15,7 @@ LIMIT = 30.0  # seconds that a box has for its answer
 
 
 class ScoreTold(Seen):
-    """What an engine scored in tool use (of 100) before it got traffic, and what the build before it had."""
+    """What an engine scored in a suite (of 100) before it got traffic, and what the build before it had."""
 
     score: float
     before: float | None = None
@@ -46,7 +46,19 @@ class MoveTold(Seen):
     by: str | None = None
     gap: float | None = None
     cut: int | None = None
-    scores: dict[str, ScoreTold] | None = None
+    scores: dict[str, dict[str, ScoreTold]] | None = None
+    """Engine → suite → its score."""
+
+    @field_validator("scores", mode="before")
+    @classmethod
+    def _suites(cls, scores: Any) -> Any:
+        """Moves of earlier versions have the score in tool use alone."""
+        if not isinstance(scores, dict):
+            return scores
+        return {
+            engine: {"tools": told} if isinstance(told, dict) and "score" in told else told
+            for engine, told in scores.items()
+        }
 
 
 class Act(Seen):
@@ -121,3 +133,47 @@ def read_move(boxes: Boxes, move: str) -> tuple[str, dict[str, Any]] | None:
     told = boxes.each(lambda box: box.call("journal_read", move=move, timeout=LIMIT))
     # On other boxes a move has a folder too, with what undo needs there.
     return next(((box, dict(journal)) for box, journal in told.items() if journal and journal["records"]), None)
+
+
+class Asked(Seen):
+    """A request as it was sent. ``length`` is that of the whole, also where only both ends were kept."""
+
+    method: str
+    path: str
+    length: int
+    text: str
+
+
+class Answered(Seen):
+    """What came back to it, in bytes and seconds; ``status`` 0: nothing did. ``wrong`` says how it broke off."""
+
+    status: int
+    seconds: float
+    length: int
+    text: str
+    wrong: str = ""
+
+
+class ExchangeTold(Seen):
+    """One request and its response."""
+
+    request: Asked
+    response: Answered
+
+
+class GateFailure(Seen):
+    """A gate that failed in a move, with what was asked and answered; ``more`` exchanges are not kept."""
+
+    engine: str
+    gate: str
+    why: str
+    path: str
+    at: float | None = None
+    exchanges: tuple[ExchangeTold, ...] = ()
+    more: int = 0
+
+
+def read_gate_failures(box: BoxConnection, move: str) -> list[GateFailure]:
+    """The gates that failed in a move, as the box with its journal kept them. Damaged ones are left out."""
+    rows = box.call("gate_failures", move=move, timeout=LIMIT)
+    return [GateFailure.model_validate(row) for row in rows if _fits(GateFailure, row)]

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from fleetctl.facts.adapters import AdaptersFacts
+from fleetctl.facts.seen import Seen as Seen  # told here too, with what is made of it
+from fleetctl.facts.seen import first_fault as first_fault
 from fleetctl.render.release import Release
-
-
-class Seen(BaseModel):
-    """Base of facts: unknown keys are ignored, so that a newer box program does not break an older client."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first thing that an answer lacks or has wrong, as ``FIELD: WHAT``."""
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 class UnitFacts(Seen):
@@ -72,6 +62,14 @@ class PathFacts(Seen):
     size: int = 0
     executable: bool = False
     proven: bool | None = None
+
+
+class ImageFacts(Seen):
+    """A container image as a box has it; ``id`` is empty where it has none. ``problem``: why that cannot be told."""
+
+    id: str = ""
+    size: int = 0
+    problem: str = ""
 
 
 class Mention(Seen):
@@ -179,6 +177,10 @@ class Lock(Seen):
         return f"{self.who} on {self.host} (pid {self.pid}) runs `{self.command}`, since {self.age:.0f} s"
 
 
+MEASURES = ("calibrate", "tune")
+"""Operations that measure an engine: one that was cut off is only taken back."""
+
+
 class MoveFacts(Seen):
     """A move that this box has the journal of. ``end`` is None while it is unfinished.
 
@@ -200,7 +202,7 @@ class MoveFacts(Seen):
     @property
     def finish(self) -> str:
         """The command that finishes it when it was cut off; one that measured an engine is only taken back."""
-        if self.operation == "calibrate":
+        if self.operation in MEASURES:
             return self.undo
         if self.operation == "cutover":
             return f"fleetctl cutover --to {self.to_layout}"
@@ -208,22 +210,30 @@ class MoveFacts(Seen):
             return "fleetctl doctor --fix"
         if self.operation == "weights repair":
             return "fleetctl weights verify MODEL --repair"
-        if self.operation.startswith("weights "):
+        if self.operation.startswith("lora "):
+            return f"the same `fleetctl {self.operation}`"
+        if self.operation.startswith(("weights ", "images ")):
             return f"fleetctl {self.operation} MODEL"
-        more = {"drain": " BOX", "undrain": " BOX", "upgrade": " MODEL --to BUILD"}
+        more = {"drain": " BOX", "undrain": " BOX", "teardown": " BOX", "upgrade": " MODEL --to BUILD"}
         return f"fleetctl {self.operation}{more.get(self.operation, '')}"
 
     @property
     def ways(self) -> str:
         """What can be done when it was cut off, in words."""
-        if self.operation == "calibrate":
+        if self.operation in MEASURES:
             return f"`{self.undo}` brings the engine back as it was"
-        return f"`{self.finish}` finishes it, `{self.undo}` undoes it"
+        finish = self.finish if "`" in self.finish else f"`{self.finish}`"
+        return f"{finish} finishes it, `{self.undo}` undoes it"
 
     @property
     def undo(self) -> str:
         """The command that takes it back when it was cut off."""
         return "fleetctl rollback --undo" if self.operation == "rollback" else "fleetctl rollback"
+
+
+def suite_name(key: str) -> str:
+    """A suite as people read it: a file of tasks without the digest of its text."""
+    return re.sub(r"@[0-9a-f]{12}$", "", key)
 
 
 class ScoreFacts(Seen):
@@ -262,6 +272,7 @@ class BoxFacts(Seen):
     processes: tuple[ProcessFacts, ...] = ()
     mentions: tuple[Mention, ...] = ()
     paths: dict[str, PathFacts] = {}
+    images: dict[str, ImageFacts] = {}
     ports: dict[int, ProcessFacts] = {}
     proxy: ProxyFacts | None = None
     generation: int | None = None
@@ -273,6 +284,7 @@ class BoxFacts(Seen):
     superseded: dict[str, UnitFacts] = {}
     moves: tuple[MoveFacts, ...] = ()
     scores: dict[str, ScoreFacts] = {}
+    adapters: AdaptersFacts = AdaptersFacts()
     lock: Lock | None = None
     moving: str | None = None
     guard_out: dict[str, str] = {}
@@ -293,7 +305,8 @@ class BoxFacts(Seen):
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
         firewall = self.firewall and (self.firewall.mark, self.firewall.intact, self.firewall.tried)
-        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall)
+        images = (sorted((name, one.id) for name, one in self.images.items()),) if self.images else ()
+        told = (self.boot, self.generation, units, servers, self.drift, sorted(self.superseded), firewall, *images)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -11,6 +11,7 @@ from fleetctl.engine.client import EngineClient, EngineError
 from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.gates.canary import pass_canary
 from fleetctl.gates.encoders import embedding, ranking
+from fleetctl.gates.failure import GateError
 from fleetctl.render.release import Engine
 from fleetctl.spec.fleet_gates import Gates
 from fleetctl.spec.fleet_model import Task
@@ -46,7 +47,7 @@ def completion(engine: Engine, client: EngineClient, gates: Gates) -> dict[str, 
 def pass_gates(
     engine: Engine, gates: Gates, socket: Path, say: Callable[[str], None], *, long_context: bool
 ) -> dict[str, Any]:
-    """Run every gate against an engine reached through a tunnel. Raises EngineError naming the gate that failed.
+    """Run every gate against an engine reached through a tunnel. Raises GateError naming the gate that failed.
 
     The long prompt is asked with ``long_context`` only.
     """
@@ -67,9 +68,10 @@ def pass_gates(
     results: dict[str, Any] = {}
     for name, (limit, check) in checks.items():
         say(f"gate {name}")
-        try:
-            with EngineClient(engine.url, socket=socket, timeout=limit) as client:
+        with EngineClient(engine.url, socket=socket, timeout=limit) as client:
+            try:
                 results[name] = check(client)
-        except EngineError as error:
-            raise EngineError(f"{engine.id} failed the gate {name}: {error.message}", answer=error.answer) from error
+            except EngineError as error:
+                error.exchanges = tuple(client.exchanges)
+                raise GateError.of(engine.id, name, error) from error
     return results

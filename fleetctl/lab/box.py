@@ -84,8 +84,8 @@ class Runner:
             return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
         return None
 
-    def start(self, binds: Sequence[str]) -> None:
-        """Boot the box; returns at once. Its disk must be ready."""
+    def start(self, binds: Sequence[str], *, keyrings: bool = False) -> None:
+        """Boot the box; returns at once. Its disk must be ready. Containers want the kernel's ``keyrings``."""
         self.group.create()
         boot = Boot(
             machine=self.machine,
@@ -95,6 +95,7 @@ class Runner:
             group=self.group.path,
             console=str(self.folder / "console.log"),
             binds=tuple(binds),
+            keyrings=keyrings,
         )
         boot_file = self.folder / "boot.json"
         boot.save(boot_file)

@@ -11,8 +11,9 @@ from fleetctl.errors import LabError
 
 LOCK = ".lock"
 STATE = "lab.json"
-_FOLDERS = ("base", "boxes", "engines", "keys")
-_FILES = (STATE, "fleet.yaml", "known_hosts", "id_ed25519", "id_ed25519.pub", ".fleet.yaml.written")
+IMAGE = "standin-image.tar"
+_FOLDERS = ("base", "base-podman", "base-docker", "boxes", "engines", "keys")
+_FILES = (STATE, "fleet.yaml", "known_hosts", "id_ed25519", "id_ed25519.pub", ".fleet.yaml.written", IMAGE)
 # What write_whole() leaves when it is killed: the name between dots, and the process.
 _PARTIAL = re.compile(r"\.(.+)\.\d+")
 

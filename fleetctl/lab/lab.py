@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -28,8 +29,9 @@ from fleetctl.lab.bridge import Bridge
 from fleetctl.lab.furnish import ensure_key, furnish, write_known_hosts
 from fleetctl.lab.mounts import mounts_under, unmount_under
 from fleetctl.lab.requirements import Say, check_host, install_missing
-from fleetctl.lab.state import Bind, LabBox, LabState
+from fleetctl.lab.state import Bind, Containers, LabBox, LabState
 
+CONTAINERS: tuple[Containers, ...] = ("podman", "docker")
 DEFAULT_ROOT = Path("/var/lib/fleetctl-lab")
 MOST_BOXES = 40
 BOOT_SECONDS = 90.0
@@ -55,8 +57,9 @@ class BoxStatus:
 class Lab:
     """A lab in ``root``. Without a ``bridge`` it has the one it was made with, or the next that is free.
 
-    ``base`` is the folder of the cached base systems; outside ``root`` it survives ``down``.
-    ``packages`` are the Debian packages in the boxes; another list makes another base system.
+    ``base`` is the folder of the cached base systems; outside ``root`` it survives ``down``. Beside it lie those
+    for boxes that run containers. ``packages`` are the Debian packages in the boxes; another list makes another base
+    system.
     """
 
     def __init__(
@@ -100,12 +103,13 @@ class Lab:
         say: Say = _quiet,
         *,
         binds: Sequence[Bind] | None = None,
+        containers: Containers = None,
     ) -> list[LabBox]:
         """Bring the lab up with ``boxes`` boxes (default: those it has, or 2) and wait until all answer SSH.
 
         ``binds`` replaces the read-only binds of every box (boxes that run with others are booted again);
-        None keeps what the lab has. Safe to repeat, also after a restart of the machine or an earlier ``up`` that was
-        killed.
+        None keeps what the lab has. ``containers`` is what runs containers in new boxes; None for a lab that has boxes
+        keeps what they have. Safe to repeat, also after a restart of the machine or an earlier ``up`` that was killed.
         """
         check_host()
         with self._locked(say):
@@ -118,10 +122,17 @@ class Lab:
                     f"this lab already has {len(before.boxes)} boxes, and {count} were asked for",
                     hint="To make it smaller: fleetctl lab down, then up.",
                 )
+            containers = containers or before.containers
+            if before.boxes and containers != before.containers:
+                raise SpecError(
+                    f"the boxes of this lab have {before.containers or 'nothing to run containers with'}, "
+                    f"and {containers} was asked for",
+                    hint="To change that: fleetctl lab down, then up.",
+                )
             wanted = before.binds if binds is None else state.checked_binds(binds)
             install_missing(say)
-            base = rootfs.ensure(self.base, say, self.packages)
-            after = LabState(tuple(self._box(index) for index in range(1, count + 1)), wanted)
+            base = self._base_system(containers, say)
+            after = LabState(tuple(self._box(index) for index in range(1, count + 1)), wanted, containers)
             ensure_key(self.key, "fleetctl-lab")
             for box in after.boxes:
                 ensure_key(self._host_key(box), box.name)
@@ -157,7 +168,8 @@ class Lab:
             if left := mounts_under(self.root):
                 raise LabError(f"still mounted: {', '.join(map(str, left))}; nothing was removed from {self.root}")
             # Engines installed into the lab are large downloads, as the base is.
-            kept = {self.base, self.root / "engines"} if keep_base else set()
+            bases = {self._base_folder(None), *(self._base_folder(kind) for kind in CONTAINERS)}
+            kept = {*bases, self.root / "engines"} if keep_base else set()
             folder.remove(self.root, kept)
             self._lock_file.unlink(missing_ok=True)
         if not any(self.root.iterdir()):
@@ -170,7 +182,7 @@ class Lab:
         with self._locked(say):
             current = self._state()
             runners = [self._runner(self.box(name)) for name in names or [box.name for box in current.boxes]]
-            base = rootfs.ensure(self.base, say, self.packages)
+            base = self._base_system(current.containers, say)
             self.bridge.up()
             for runner in runners:
                 runner.cut_power()
@@ -213,7 +225,8 @@ class Lab:
         """Boot a box that is off, with the disk it had, and wait until it answers."""
         runner = self._runner(self.box(name))
         if runner.leader() is None:
-            self._boot(runner, rootfs.ensure(self.base, _quiet, self.packages), self._state(), _quiet)
+            current = self._state()
+            self._boot(runner, self._base_system(current.containers, _quiet), current, _quiet)
         runner.wait_ready(BOOT_SECONDS)
 
     def vanish(self, name: str) -> None:
@@ -234,6 +247,28 @@ class Lab:
     def exec(self, name: str, argv: Sequence[str], input: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run ``argv`` as root inside the box without SSH; the output is text, and no status is an error."""
         return self._runner(self.box(name)).exec(argv, input)
+
+    def copy_in(self, name: str, source: Path, path: str) -> None:
+        """Put a file of this machine onto the disk of a box (not under /run or /tmp: those are not on its disk)."""
+        target = self._runner(self.box(name)).disk.rootfs / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+    def copy_out(self, name: str, path: str, target: Path) -> None:
+        """Take a file from the disk of a box to this machine."""
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.copyfile(self._runner(self.box(name)).disk.rootfs / path.lstrip("/"), partial)
+        partial.replace(target)
+
+    @property
+    def containers(self) -> Containers:
+        """What runs containers in the boxes of this lab."""
+        current = state.load(self._state_file)
+        return current.containers if current is not None else None
+
+    def base_system(self) -> Path:
+        """The root file system that the boxes of this lab begin with."""
+        return self._base_system(self.containers, _quiet)
 
     def network(self, name: str) -> Path:
         """The network namespace of a running box, for a program of this machine that is to have the box's addresses."""
@@ -260,6 +295,13 @@ class Lab:
     @property
     def _lock_file(self) -> Path:
         return self.root / folder.LOCK
+
+    def _base_folder(self, containers: Containers) -> Path:
+        return self.base.with_name(f"{self.base.name}-{containers}") if containers else self.base
+
+    def _base_system(self, containers: Containers, say: Say) -> Path:
+        more = rootfs.CONTAINERS[containers] if containers else ()
+        return rootfs.ensure(self._base_folder(containers), say, (*self.packages, *more))
 
     def _state(self) -> LabState:
         current = state.load(self._state_file)
@@ -292,7 +334,7 @@ class Lab:
         runner.disk.ready(base, say)
         subnets = (self.bridge.subnet, self.bridge.link_subnet)
         furnish(runner.disk.rootfs, runner.box, current.boxes, self._host_key(runner.box), *subnets)
-        runner.start([bind.argument for bind in current.binds])
+        runner.start([bind.argument for bind in current.binds], keyrings=current.containers is not None)
 
     def _stop(self, runners: Sequence[Runner], say: Say) -> None:
         for runner in runners:

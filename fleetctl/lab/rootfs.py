@@ -32,6 +32,12 @@ PACKAGES: tuple[str, ...] = (
     "keepalived",
     "nftables",
 )
+CONTAINERS: dict[str, tuple[str, ...]] = {
+    "podman": ("podman", "crun", "catatonit"),
+    "docker": ("docker.io", "iptables"),
+}
+"""What boxes that run containers have besides: in a base system of their own, so that the usual one stays small."""
+
 # Set inside the boxes only: the way to try a sudo that asks.
 OPERATOR_PASSWORD = "lab-password"
 
@@ -92,9 +98,34 @@ FILES: dict[str, tuple[int, str]] = {
 }
 
 
+# The disk of a box is an overlay itself, on which the drivers of that name do not work. A box has no route to
+# anywhere, and engines use its own network: Docker need not make one.
+CONTAINER_FILES: dict[str, dict[str, tuple[int, str]]] = {
+    "podman": {
+        "etc/containers/storage.conf": (
+            0o644,
+            '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\n'
+            'graphroot = "/var/lib/containers/storage"\n',
+        ),
+    },
+    "docker.io": {
+        "etc/docker/daemon.json": (
+            0o644,
+            '{"storage-driver": "vfs", "iptables": false, "bridge": "none", "ip-forward": false}\n',
+        ),
+    },
+}
+
+
+def files_for(packages: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Path → mode and content of what is put into a base system with these packages."""
+    more = [files for package, files in CONTAINER_FILES.items() if package in packages]
+    return {**FILES, **{name: file for files in more for name, file in files.items()}}
+
+
 def digest(packages: Sequence[str], suite: str = SUITE) -> str:
     """Twelve hex digits that change when anything that goes into the base changes."""
-    parts = [suite, sorted(packages), MASKED_UNITS, DISABLED_UNITS, FILES, OPERATOR_PASSWORD]
+    parts = [suite, sorted(packages), MASKED_UNITS, DISABLED_UNITS, files_for(packages), OPERATOR_PASSWORD]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -116,7 +147,7 @@ def ensure(base: Path, say: Say, packages: Sequence[str] = PACKAGES) -> Path:
         partial = base / f"partial-{os.getpid()}"
         try:
             _bootstrap(partial, packages)
-            _furnish(partial)
+            _furnish(partial, packages)
             partial.rename(final)
         finally:
             if partial.exists():
@@ -169,9 +200,9 @@ def _bootstrap(target: Path, packages: Sequence[str]) -> None:
         )
 
 
-def _furnish(rootfs: Path) -> None:
+def _furnish(rootfs: Path, packages: Sequence[str]) -> None:
     """Users, masks and files that are the same on every box of every lab."""
-    for name, (mode, text) in FILES.items():
+    for name, (mode, text) in files_for(packages).items():
         path = rootfs / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -185,7 +216,9 @@ def _furnish(rootfs: Path) -> None:
     for user in ("fleet", "operator"):
         _chroot(rootfs, "useradd", "--create-home", "--gid", "users", "--shell", "/bin/bash", user)
     _chroot(rootfs, "chpasswd", input=f"operator:{OPERATOR_PASSWORD}\n")
-    _chroot(rootfs, "systemctl", "disable", *DISABLED_UNITS)
+    there = [unit for unit in DISABLED_UNITS if unit.removesuffix(".service") in packages]
+    if there:
+        _chroot(rootfs, "systemctl", "disable", *there)
     _chroot(rootfs, "systemctl", "enable", "ssh.service", "lab-network.service")
     # Every box gets keys and an identity of its own; the image must not carry any.
     for key in (rootfs / "etc/ssh").glob("ssh_host_*"):

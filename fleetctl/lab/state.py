@@ -1,4 +1,4 @@
-"""What a lab remembers on disk: its boxes and their binds (root/lab.json)."""
+"""What a lab remembers on disk: its boxes, their binds, and what runs containers in them (root/lab.json)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fleetctl.errors import LabError
+
+Containers = Literal["podman", "docker"] | None
+"""What runs containers in the boxes of a lab; None: they have nothing of the kind."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class LabBox:
 class LabState:
     boxes: tuple[LabBox, ...]
     binds: tuple[Bind, ...]
+    containers: Containers = None
 
 
 def save(path: Path, state: LabState, bridge: str, subnet: str, link_subnet: str) -> None:
@@ -54,6 +58,7 @@ def save(path: Path, state: LabState, bridge: str, subnet: str, link_subnet: str
         "link_subnet": link_subnet,
         "boxes": [{key: _plain(value) for key, value in asdict(box).items()} for box in state.boxes],
         "binds": [{"source": str(bind.source), "path": str(bind.target)} for bind in state.binds],
+        "containers": state.containers,
     }
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
@@ -74,13 +79,14 @@ def load(path: Path) -> LabState | None:
             for one in document["boxes"]
         )
         binds = tuple(Bind(Path(one["source"]), Path(one["path"])) for one in document["binds"])
+        containers = document.get("containers")
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(
             f"{path} is damaged: {error}", hint="Remove the lab and make it again: lab down, lab up."
         ) from error
-    return LabState(boxes, binds)
+    return LabState(boxes, binds, containers)
 
 
 @dataclass(frozen=True)

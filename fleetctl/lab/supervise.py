@@ -26,7 +26,10 @@ REBOOT_STATUS = 133
 
 @dataclass(frozen=True)
 class Boot:
-    """How to boot one box. ``group`` is the path of its control group in each hierarchy."""
+    """How to boot one box. ``group`` is the path of its control group in each hierarchy.
+
+    ``keyrings``: what runs in it may use bpf() and make keyrings, as runc and crun do for every container.
+    """
 
     machine: str
     hostname: str
@@ -35,6 +38,7 @@ class Boot:
     group: str
     console: str
     binds: tuple[str, ...]
+    keyrings: bool = False
 
     def save(self, path: Path) -> None:
         write_whole(path, json.dumps(asdict(self), indent=2) + "\n")
@@ -63,6 +67,7 @@ class Boot:
             "--timezone=off",
             "--console=read-only",
             *(f"--bind-ro={bind}" for bind in self.binds),
+            *(["--system-call-filter=@keyring bpf"] if self.keyrings else []),
             "--boot",
         ]
 

@@ -2,12 +2,18 @@
 
 import glob
 import hashlib
+import json
 import os
+import re
 from typing import Any, Dict, List, Optional, Sequence
 
 from fleetctl.onbox.files import digest
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
+
+INSPECT_LIMIT = 30  # seconds
+OLDEST = {"podman": 4, "docker": 20}
+"""Versions that have what a unit asks of them: --log-driver=passthrough, and --pull=never."""
 
 
 def venv_build(call: Call, binary: str, packages: Sequence[str] = ()) -> Optional[Dict[str, str]]:
@@ -33,10 +39,57 @@ def venv_build(call: Call, binary: str, packages: Sequence[str] = ()) -> Optiona
 def image_build(call: Call, engine: str, image: str) -> Optional[Dict[str, str]]:
     """Identity of a container image as the box has it; None when it has not."""
     try:
-        done = run(call, [engine, "image", "inspect", "--format", "{{.Id}}", image], timeout=30)
+        found = inspected(call, engine, image)
     except OpError:
         return None
-    return {"version": image, "digest": done["out"].strip()} if done["rc"] == 0 else None
+    return {"version": image, "digest": image_id(found)} if found is not None else None
+
+
+def inspected(call: Call, engine: str, image: str) -> Optional[Dict[str, Any]]:
+    """What docker or podman knows of an image; None when the box has none of that name or ID.
+
+    OpError when there is no such program, or it cannot tell.
+    """
+    done = run(call, [engine, "image", "inspect", image], timeout=INSPECT_LIMIT)
+    if done["rc"] != 0:
+        if re.search("no such image|image not known", done["err"], re.IGNORECASE):
+            return None
+        raise OpError("%s cannot tell of images: %s" % (engine, " ".join(done["err"].split())[-300:]))
+    try:
+        found = json.loads(done["out"])
+        return dict(found[0]) if found else None
+    except (ValueError, TypeError, LookupError):
+        raise OpError("%s tells of image %s what is no JSON" % (engine, image)) from None
+
+
+def image_id(found: Dict[str, Any]) -> str:
+    """The ID as docker writes it; podman leaves ``sha256:`` out."""
+    name = str(found.get("Id", ""))
+    return name if name.startswith("sha256:") else "sha256:" + name
+
+
+def too_old(call: Call, engine: str) -> str:
+    """Why the program cannot run engines; empty where it can. OpError when there is none."""
+    said = str(run(call, [engine, "--version"], timeout=INSPECT_LIMIT)["out"]).strip()
+    version = re.search(r"(\d+)\.\d+", said)
+    if version and int(version[1]) < OLDEST.get(engine, 0):
+        return "%s is too old for engines: %s.0 or later is wanted" % (said, OLDEST[engine])
+    return ""
+
+
+def image_facts(call: Call, asked: List[List[str]]) -> Dict[str, Any]:
+    """Reference → ``id`` and ``size`` of the image, nothing where there is none, ``problem`` where that is unknown."""
+    found: Dict[str, Any] = {}
+    for engine, image in asked:
+        try:
+            problem = too_old(call, engine)
+            known = None if problem else inspected(call, engine, image)
+        except OpError as error:
+            problem, known = str(error), None
+        found[image] = {"id": image_id(known), "size": int(known.get("Size") or 0)} if known else {}
+        if problem:
+            found[image] = {"problem": problem}
+    return found
 
 
 @op("builds")

@@ -7,10 +7,24 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox import firewall, floating, guard, haproxy, journal, kept, lock, others, scores, state, waits
+from fleetctl.onbox import (
+    adapters,
+    firewall,
+    floating,
+    guard,
+    haproxy,
+    journal,
+    kept,
+    lock,
+    others,
+    scores,
+    state,
+    waits,
+)
 from fleetctl.onbox import units as unit_states
 from fleetctl.onbox.acting import Target
 from fleetctl.onbox.boot import boot_of
+from fleetctl.onbox.builds import image_facts
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.manifests import read_manifest, touched
 from fleetctl.onbox.ports import port_owners
@@ -83,12 +97,14 @@ def facts(
     secrets: Optional[Dict[str, Dict[str, str]]] = None,
     firewall_wanted: bool = False,
     floating_addresses: Optional[List[str]] = None,
+    images: Optional[List[List[str]]] = None,
 ) -> Dict[str, Any]:
     """Facts of this box.
 
     ``foreign`` are superseded units, ``units`` those that a layout wants, ``paths`` programs and weights.
     ``secrets`` are files to be compared as `state.stale` does, ``floating_addresses`` those that no machine may have.
-    The firewall is looked at where one is wanted, or should be.
+    ``images`` are container engines, each with the image that it is to have. The firewall is looked at where one is
+    wanted, or should be.
     """
     now = kept.current_facts()
     current = now["generation"]
@@ -112,6 +128,7 @@ def facts(
         "processes": unit_states.engine_processes(),
         "mentions": mentions(foreign, ours) if foreign else [],
         "paths": {path: path_facts(path) for path in paths},
+        "images": image_facts(call, images or []),
         "ports": port_owners(ports),
         "proxy": haproxy.look(socket_path),
         **now,
@@ -122,6 +139,7 @@ def facts(
         "superseded": known,
         "moves": journal.moves(),
         "scores": scores.scores(),
+        "adapters": adapters.look(),
         "lock": lock.lock_state(),
         "firewall": firewall.look(call) if guarded else None,
         "nft": firewall.nft(),

@@ -89,7 +89,7 @@ def lock_state() -> Optional[Dict[str, Any]]:
         heard = max(os.stat(LOCK).st_mtime, _booted_at())
     except FileNotFoundError:
         return None
-    claim = _read_claim()
+    claim = read_claim()
     connected = claim.get("token") == lock["token"] and _is_claimed()
     return dict(lock, age=round(now - lock["since"], 1), silent=round(max(0.0, now - heard), 1), connected=connected)
 
@@ -153,7 +153,7 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
     stream = _private(CLAIM)  # it stays open as long as the program lives
     begin = time.monotonic()
     while not (_claimed or _try(stream, fcntl.LOCK_EX)):
-        holder = _read_claim()
+        holder = read_claim()
         if again and holder.get("token") != token:
             raise NotHolderError("%s took the fleet over" % (holder.get("who") or "somebody"))
         if time.monotonic() - begin > PATIENCE:
@@ -163,8 +163,8 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
                 os.kill(holder["pid"], signal.SIGKILL)
         call.check()
         time.sleep(0.05)
-    if again and _read_claim().get("token") not in (token, None):
-        raise NotHolderError("%s took the fleet over meanwhile" % _read_claim().get("who"))
+    if again and read_claim().get("token") not in (token, None):
+        raise NotHolderError("%s took the fleet over meanwhile" % read_claim().get("who"))
     stream.truncate(0)
     stream.write(json.dumps({"token": token, "pid": os.getpid(), "who": who}))
     stream.flush()
@@ -239,7 +239,8 @@ def require_claim() -> None:
         raise NotHolderError("this program does not act for the holder of the fleet's lock")
 
 
-def _read_claim() -> Dict[str, Any]:
+def read_claim() -> Dict[str, Any]:
+    """Whose program last claimed this box; empty when none did."""
     try:
         with open(CLAIM, encoding="utf-8") as source:
             return dict(json.load(source))

@@ -70,12 +70,22 @@ def ping(call: Call) -> Dict[str, Any]:
 
 
 class Program:
-    """Reads requests from one stream, answers on another; ``index`` says which module has which op."""
+    """Reads requests from one stream, answers on another; ``index`` says which module has which op.
 
-    def __init__(self, requests: IO[bytes], answers: int, index: Dict[str, str]) -> None:
+    ``check`` raises OpError for what this client may not ask for.
+    """
+
+    def __init__(
+        self,
+        requests: IO[bytes],
+        answers: int,
+        index: Dict[str, str],
+        check: Callable[[str, Dict[str, Any]], None] = lambda name, args: None,
+    ) -> None:
         self._requests = requests
         self._answers = answers
         self._index = index
+        self._check = check
         self._lock = threading.Lock()
         self._calls: Dict[int, Call] = {}
         self._threads: Dict[int, threading.Thread] = {}
@@ -111,6 +121,7 @@ class Program:
 
     def _work(self, call: Call, name: str, args: Dict[str, Any]) -> None:
         try:
+            self._check(name, args)
             if name not in OPS and name in self._index:
                 importlib.import_module(self._index[name])
             if name not in OPS:
@@ -190,8 +201,21 @@ def _language() -> str:
         return "C"
 
 
-def serve(requests: IO[bytes], index: Dict[str, str]) -> None:
+def serve(requests: IO[bytes], index: Dict[str, str], *, limited: bool = False) -> None:
     """Take over stdin (already wrapped as ``requests``) and stdout and serve until the client is gone.
+
+    ``limited``: ops do what moves take and no more; see onbox/limits.py.
+    """
+    answers = take_over_streams()
+    if limited:
+        Program(requests, answers, index, importlib.import_module("fleetctl.onbox.limits").within).serve()
+    else:
+        Program(requests, answers, index).serve()
+
+
+def take_over_streams() -> int:
+    """Where answers go: a copy of standard output.
+
 
     Children and stray prints must not reach the protocol's streams, so 0 becomes /dev/null and 1 becomes stderr.
     """
@@ -202,4 +226,4 @@ def serve(requests: IO[bytes], index: Dict[str, str]) -> None:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
-    Program(requests, answers, index).serve()
+    return answers

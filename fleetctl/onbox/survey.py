@@ -7,7 +7,8 @@ import re
 import socket
 from typing import Any, Dict, List
 
-from fleetctl.onbox.facts import PROGRAMS, folder_size
+from fleetctl.onbox.facts import PROGRAMS
+from fleetctl.onbox.kinds import box_kind, model_of
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.process import run
 from fleetctl.onbox.units import states
@@ -43,23 +44,12 @@ def venvs() -> List[str]:
 
 
 def models() -> List[Dict[str, Any]]:
-    """Folders that hold a model: path, bytes of weights, context length and the name of the architecture."""
+    """Folders that hold a model: path, context length, and what `model_of` tells."""
     found = []
     for path in sorted({os.path.dirname(p) for place in MODEL_PLACES for p in glob.glob(place + "/config.json")}):
-        try:
-            with open(path + "/config.json", encoding="utf-8") as source:
-                config = json.load(source)
-        except (OSError, ValueError):
-            continue
-        text = config.get("text_config") or config
-        found.append(
-            {
-                "path": path,
-                "size": folder_size(path),
-                "context": text.get("max_position_embeddings"),
-                "architecture": (config.get("architectures") or [""])[0],
-            }
-        )
+        told = model_of(path)
+        if told is not None:
+            found.append(dict(told, path=path, context=told["config"].get("max_position_embeddings")))
     return found
 
 
@@ -116,6 +106,7 @@ def survey(call: Call) -> Dict[str, Any]:
     return {
         "hostname": socket.gethostname().split(".")[0],
         "memory": meminfo()["MemTotal"],
+        "kind": box_kind(call),
         "others": resident_of_others(),
         "addresses": addresses(call),
         "venvs": venvs(),

@@ -97,6 +97,13 @@ def charged(pid: int, groups: str = GROUPS) -> Optional[int]:
     return None
 
 
+@op("memory_left")
+def memory_left(call: Call) -> Dict[str, int]:
+    """MemAvailable and MemTotal in bytes."""
+    found = meminfo()
+    return {"available": found["MemAvailable"], "total": found["MemTotal"]}
+
+
 @op("trial_end")
 def trial_end(call: Call, unit: str, limit: float) -> Dict[str, Any]:
     """Stop the unit and remove it; nothing to do where there is none."""

@@ -13,21 +13,6 @@ from fleetctl.render.names import secrets_path
 from fleetctl.spec.units import gib, parse_duration
 
 
-def have_image(move: Move, limit: Any = 3600.0) -> Iterable[Draft]:
-    """Container images that a box has not are pulled."""
-    for name, box in move.difference.boxes.items():
-        images = sorted({engine.image for engine, _ in box.start.values() if engine.image})
-        for engine, image in images:
-            told = f"{name} has the image {image} (or pulls it)"
-            yield Draft(
-                name,
-                f"{name}/{image}",
-                told,
-                frozenset({name}),
-                {"engine": engine, "image": image, "limit": parse_duration(limit)},
-            )
-
-
 def fetch_weights(move: Move, limit: Any = 7200.0) -> Iterable[Draft]:
     """Weights that a hub keeps are in the box's cache. An engine in a container, or with no Python, fetches its own."""
     for name, box in move.difference.boxes.items():

@@ -14,10 +14,11 @@ from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.draft import Draft, Move
 from fleetctl.plan.expand import CHANGES, STEPS, place
 from fleetctl.plan.gap import gap_of
+from fleetctl.plan.images import other_builds
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
-from fleetctl.plan.tool_scores import unknown_scores
+from fleetctl.plan.scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
 from fleetctl.plan.types import IN_PLACE, FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
@@ -60,12 +61,15 @@ def build_plan(
     if difference is None:
         difference = compare(source, target, observed, generation, anew, back=back)
     others = rest_of_boxes(target, observed, difference) if difference.boxes else Rest()
-    # The way back, and an engine that starts again as it was, are not closed by what has grown meanwhile.
-    grown = others.refusals if operation in ("cutover", *IN_PLACE) else []
-    move_ = Move(source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back)
+    # The way back, and an engine that starts again as it was, are not closed by what has changed meanwhile.
+    lenient = operation not in ("cutover", *IN_PLACE)
+    grown = [] if lenient else others.refusals
+    move_ = Move(
+        source, target, observed, difference, generation, lead, by, limit, beside=beside, back=back, lenient=lenient
+    )
     steps: tuple[PlannedStep, ...] = ()
     if not difference.nothing():
-        _refuse([*refusals(source, target, observed, difference), *grown])
+        _refuse([*refusals(source, target, observed, difference, lenient=lenient), *grown])
         _refuse(_left_undone(playbook, move_))
         steps = _steps(playbook, move_)
     return Plan(
@@ -90,12 +94,13 @@ def build_plan(
         gap=_gap(move_, playbook, why_held),
         others=others.lines,
         warnings=(
-            *warnings(source, target, observed, difference),
+            *warnings(source, target, observed, difference, lenient=lenient),
             *_doubts(sizings),
             *unknown_scores(move_),
             *_peaks(sizings),
             *(reason for reason in others.refusals if reason not in grown),
             *others.warnings,
+            *(other_builds(target, observed, generation) if back and generation is not None else ()),
             *notes,
         ),
         questions=questions,
@@ -242,6 +247,8 @@ def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
         return Gap(expected=0.0, why="another copy serves meanwhile")
     if any(stage.one_at_a_time for stage in playbook.stages):
         return Gap(expected=0.0, why="one copy at a time, while another serves")
+    if difference.measuring is not None:
+        return Gap(expected=None, why=f"as long as {difference.measuring.starts + 1} starts and loads take: {why_held}")
     if difference.trial is not None:
         return Gap(expected=None, why=f"as long as two starts take: {why_held}")
     gap = _gap_of_all(difference, move.observed)

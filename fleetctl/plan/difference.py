@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from fleetctl.facts.proxies import servers_not_closed
 from fleetctl.facts.types import BoxFacts, Observed, UnitFacts
+from fleetctl.plan.adapters import behind
 from fleetctl.plan.firewall import Work, guards, work_on
+from fleetctl.plan.measuring import Measuring
 from fleetctl.plan.merged import merged_proxy, names_during
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_FOLDER, GUARD_UNIT, VRRP_FOLDER, secrets_path
 from fleetctl.render.proxy import proxy_files
@@ -44,6 +46,8 @@ class BoxDifference:
     firewall: Work = ""
     stop_guard: bool = False
     start_guard: bool = False
+    adapters: bool = False
+    """It lacks LoRA adapters that another box has, or has some that were removed while it was away."""
 
 
 @dataclass
@@ -60,6 +64,8 @@ class Difference:
     load_on: list[str] = field(default_factory=list)
     """Boxes on which the proxy does not run ``load`` yet."""
     settle_address: bool = False
+    measuring: Measuring | None = None
+    """What is measured while the one engine in ``prove`` is out of the proxy."""
     trial: Trial | None = None
     """What is started between the stop and the start of the one engine in ``start``, to be measured."""
     served: bool = False
@@ -84,6 +90,7 @@ class Difference:
             or box.firewall
             or box.stop_guard
             or box.start_guard
+            or box.adapters
             for box in self.boxes.values()
         )
 
@@ -111,6 +118,8 @@ def compare(
     boxes = {
         name: _compare_box(facts, name, source, target, restart, generation, back) for name, facts in observed.items()
     }
+    for name in behind(observed):
+        boxes[name].adapters = True
     wanted = {f"{engine.backend}/{engine.server}": engine for engine in target.engines}
     starting = {engine.id for engine in restart}
     # Proxies that go away count too: until they do, requests come through them. So do servers that are down or have no

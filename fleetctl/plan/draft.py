@@ -31,6 +31,8 @@ class Move:
     """New engines run before the old ones stop."""
     back: bool = False
     """To an earlier generation."""
+    lenient: bool = False
+    """The way back, or engines that start again as they were: what has become different meanwhile does not stop it."""
 
     @property
     def patience(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from fleetctl.facts.types import Observed
 from fleetctl.plan.difference import engine_name
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
-from fleetctl.plan.tool_scores import demand
+from fleetctl.plan.scores import Demand, demands
 from fleetctl.render.release import Engine
 from fleetctl.spec.fleet_model import Task
 from fleetctl.spec.units import gib, parse_duration, seconds
@@ -154,19 +154,26 @@ def gate(move: Move) -> Iterable[Draft]:
         if engine.task != "generate":
             yield of_engine(engine, f"{engine.id} answers: {', '.join(asked)}", **params)
             continue
-        canary, tools = move.target.gates.long_context, demand(move, engine)
-        if canary is not None and not move.back:
+        if move.target.gates.long_context is not None and not move.back:
             asked.append("a long prompt")
             params["long_context"] = True
         if move.target.gates.same_answers is not None and serving(move, engine.model) is not None:
             asked.append("the same answers as now")
             params["probes"] = True
-        if tools is not None and tools.known is not None:
-            asked.append(f"tool use ({tools.known.score:.0f} is known)")
-        elif tools is not None:
-            current = f", now {tools.current.score:.0f}" if tools.current is not None else ""
-            asked.append(f"tool use (at least {tools.floor:.0f} of 100{current})")
-            params["tools"] = tools.floor
-            if tools.current is not None:
-                params["tools_before"] = tools.current.score
+        wanted = demands(move, engine)
+        asked += [_told(one) for one in wanted]
+        floors = {
+            one.suite.key: {"floor": one.floor, "before": None if one.current is None else one.current.score}
+            for one in wanted
+            if one.known is None
+        }
+        params.update({"scores": floors} if floors else {})
         yield of_engine(engine, f"{engine.id} answers: {', '.join(asked)}", **params)
+
+
+def _told(wanted: Demand) -> str:
+    """What a test wants, in a plan."""
+    if wanted.known is not None:
+        return f"{wanted.suite.what} ({wanted.known.score:.0f} is known)"
+    current = f", now {wanted.current.score:.0f}" if wanted.current is not None else ""
+    return f"{wanted.suite.what} (at least {wanted.floor:.0f} of 100{current})"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fleetctl.plan.ahead import fetch_weights, have_image, read_ahead, verify_weights
+from fleetctl.plan.adapter_drafts import bring_adapters, load_adapters
+from fleetctl.plan.ahead import fetch_weights, read_ahead, verify_weights
 from fleetctl.plan.difference import (
     PROXY_UNIT,
     UNIT_FOLDER,
@@ -23,6 +24,9 @@ from fleetctl.plan.engine_drafts import (
 )
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
+from fleetctl.plan.flags import verify_flags
+from fleetctl.plan.images import have_image, same_image, try_container
+from fleetctl.plan.measuring_drafts import measure_knee, try_settings
 from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.proxy_drafts import drain, hold, load_proxy, open_server, proxy_paths, settle_address, settle_proxy
 from fleetctl.plan.trial import trial
@@ -157,9 +161,13 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "stage_release": _stage_release,
     "verify_release": _verify_release,
     "have_image": have_image,
+    "same_image": same_image,
+    "try_container": try_container,
+    "verify_flags": verify_flags,
     "fetch_weights": fetch_weights,
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,
+    "bring_adapters": bring_adapters,
     "ask_current": ask_current,
     "apply_firewall": apply_firewall,
     "load_proxy": load_proxy,
@@ -172,11 +180,14 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "await_free": await_free,
     "drop_page_cache": drop_page_cache,
     "trial": trial,
+    "measure_knee": measure_knee,
+    "try_settings": try_settings,
     "install_files": _install_files,
     "start_engine": start_engine,
     "restore_superseded": _restore_superseded,
     "await_ready": await_ready,
     "gate": gate,
+    "load_adapters": load_adapters,
     "open": open_server,
     "recheck_superseded": _recheck_superseded,
     "start_guard": _start_guard,
@@ -192,9 +203,9 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
 """Every step that a playbook can use."""
 
 CHANGES = (
-    "stage_release", "apply_firewall", "load_proxy", "supersede", "stop_guard", "stop_engine", "install_files",
-    "start_engine", "restore_superseded", "open", "start_guard", "enable_units", "remove_files", "remove_firewall",
-    "settle_address", "settle_proxy", "make_current", "mark_drained", "forget_drained",
+    "stage_release", "bring_adapters", "apply_firewall", "load_proxy", "supersede", "stop_guard", "stop_engine",
+    "install_files", "start_engine", "restore_superseded", "open", "start_guard", "enable_units", "remove_files",
+    "remove_firewall", "settle_address", "settle_proxy", "make_current", "mark_drained", "forget_drained",
 )  # fmt: skip
 """Steps that make a difference go away. The others wait, look and prove: a playbook may leave those out."""
 

@@ -18,7 +18,7 @@ def floating_refusals(target: Release, observed: Observed) -> Iterable[str]:
     for box in proxy.boxes:
         facts = observed[box]
         if facts.keepalived is None:
-            yield f"{box}: keepalived is not installed: apt-get install keepalived"
+            yield f"{box}: keepalived is not installed: fleetctl setup {box} --only packages"
         if proxy.own[box] not in facts.addresses:
             yield (
                 f"{box}: it does not have the address {proxy.own[box]} that fleet.yaml says, so that VRRP cannot speak "

@@ -8,6 +8,7 @@ from fleetctl.facts.types import BoxFacts, Observed
 from fleetctl.plan.difference import Difference, has_guard
 from fleetctl.plan.firewall import guards, is_foreign, who_is_shut_out
 from fleetctl.plan.floating import floating_refusals
+from fleetctl.plan.images import image_refusals, image_warnings
 from fleetctl.render.names import FIREWALL_UNIT
 from fleetctl.render.proxy import endpoint
 from fleetctl.render.release import Release
@@ -16,12 +17,18 @@ from fleetctl.spec.units import gib
 ROOM = 16 * 1024**2  # bytes that /etc/fleetctl and /var/lib/fleetctl need at most for one more generation and journal
 
 
-def refusals(source: Release, target: Release, observed: Observed, difference: Difference) -> list[str]:
-    """Everything that stands in the way, one sentence each, with the box and what to do."""
+def refusals(
+    source: Release, target: Release, observed: Observed, difference: Difference, *, lenient: bool = False
+) -> list[str]:
+    """Everything that stands in the way, one sentence each, with the box and what to do.
+
+    ``lenient``: for the way back, and for engines that start again as they were.
+    """
     return [
         *_other_fleet(target, observed),
         *_memory(target, observed),
         *_programs(target, observed, difference),
+        *image_refusals(target, observed, difference, lenient=lenient),
         *_firewall(observed, difference),
         *_ports(target, observed, difference),
         *_clashes(target, observed, difference),
@@ -76,7 +83,7 @@ def _programs(target: Release, observed: Observed, difference: Difference) -> It
                 )
     for box in target.proxy.boxes if target.proxy else ():
         if observed[box].haproxy is None:
-            yield f"{box}: HAProxy is not installed: apt-get install haproxy"
+            yield f"{box}: HAProxy is not installed: fleetctl setup {box} --only packages"
 
 
 def _firewall(observed: Observed, difference: Difference) -> Iterable[str]:
@@ -84,7 +91,7 @@ def _firewall(observed: Observed, difference: Difference) -> Iterable[str]:
         if difference.boxes[box].firewall != "apply":
             continue
         if facts.nft is None:
-            yield f"{box}: nftables is not installed: apt-get install nftables"
+            yield f"{box}: nftables is not installed: fleetctl setup {box} --only packages"
         if is_foreign(facts, box):
             yield (
                 f"{box}: there is a table inet fleetctl that fleetctl did not load: look at it with "
@@ -143,7 +150,9 @@ def _room(observed: Observed) -> Iterable[str]:
                 yield f"{box}: no space left on the disk of {path} ({room})"
 
 
-def warnings(source: Release, target: Release, observed: Observed, difference: Difference) -> list[str]:
+def warnings(
+    source: Release, target: Release, observed: Observed, difference: Difference, *, lenient: bool = False
+) -> list[str]:
     """What does not stop the move but should be known."""
     found = []
     for box, facts in observed.items():
@@ -168,6 +177,7 @@ def warnings(source: Release, target: Release, observed: Observed, difference: D
         told = ", ".join(f"{box} {facts.generation}" for box, facts in observed.items())
         found.append(f"the boxes are not in the same generation ({told}); the move brings them together")
     found += [*_new_place(source, target), *_leaving(target), *_not_served(source, target)]
+    found += image_warnings(target, observed, difference, lenient=lenient)
     found += [f"no box has a unit {unit}, which superseded: names" for unit in _unknown_superseded(target, observed)]
     return found + list(who_is_shut_out(source, target))
 

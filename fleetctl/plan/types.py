@@ -12,9 +12,18 @@ from fleetctl.render.release import Budget, Release, Value
 IN_PLACE = ("apply", "upgrade")
 """Operations that bring changed settings to the live layout, as another generation of it."""
 WEIGHTS = ("weights push", "weights pull", "weights repair", "weights prune")
-"""Operations on weights alone: engines go on meanwhile, and guards go on with their work."""
+"""Operations on weights alone."""
 
-STAYING = ("restart", "drain", "undrain", "calibrate", "doctor", *WEIGHTS)
+ASIDE = (*WEIGHTS, "images push")
+"""Operations that bring files and nothing else: engines go on meanwhile, and guards go on with their work."""
+
+LORAS = ("lora push", "lora remove")
+"""Operations on adapters of engines that go on serving."""
+
+ON_BOXES = ("setup", "teardown")
+"""Operations that make boxes ready or give them back."""
+
+STAYING = ("restart", "drain", "undrain", "calibrate", "tune", "doctor", *ASIDE, *LORAS, *ON_BOXES)
 """Operations that work on the live layout and leave the fleet in its generation."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from fleetctl.errors import BoxError
@@ -15,14 +15,25 @@ AskPassphrase = Callable[[Path], str]
 _AGENT_SILENCE = 10.0  # seconds; an agent that asks its user to confirm needs some
 
 
-def authenticate(box: str, transport: paramiko.Transport, target: Target, ask_passphrase: AskPassphrase | None) -> None:
-    """Log in on a verified transport. Raises BoxError that lists what was tried."""
+def authenticate(
+    box: str,
+    transport: paramiko.Transport,
+    target: Target,
+    ask_passphrase: AskPassphrase | None,
+    ask_login: Callable[[str], str] | None = None,
+) -> None:
+    """Log in on a verified transport. Raises BoxError that lists what was tried.
+
+    ``ask_login`` is asked for a password where no key is taken and the server takes one.
+    """
     tried: list[str] = []
     for label, key in _candidates(target, ask_passphrase, tried):
         tried.append(label)
         try:
             missing = transport.auth_publickey(target.user, key)
         except paramiko.BadAuthenticationType as error:
+            if ask_login is not None and _takes_password(error.allowed_types):
+                break
             raise BoxError(
                 box,
                 f"{target.where()} does not take keys, only: {', '.join(error.allowed_types)}",
@@ -40,11 +51,39 @@ def authenticate(box: str, transport: paramiko.Transport, target: Target, ask_pa
         raise BoxError(
             box, f"{target.where()} wants {' or '.join(missing)} besides the key, which fleetctl cannot give"
         )
+    if ask_login is not None and transport.is_active() and _takes_password(_allowed(transport, target.user)):
+        _by_password(box, transport, target, ask_login)
+        return
     raise BoxError(
         box,
         f"{target.where()} refuses every key: tried {'; '.join(tried) or 'none, as there is none'}",
         hint=f"make this work first: {_by_hand(target)}",
     )
+
+
+def _takes_password(allowed: Iterable[str]) -> bool:
+    return bool({"password", "keyboard-interactive"} & set(allowed))
+
+
+def _allowed(transport: paramiko.Transport, user: str) -> list[str]:
+    """What the server takes now."""
+    try:
+        transport.auth_none(user)
+    except paramiko.BadAuthenticationType as error:
+        return list(error.allowed_types)
+    except (paramiko.SSHException, OSError, EOFError):
+        return []
+    return []
+
+
+def _by_password(box: str, transport: paramiko.Transport, target: Target, ask_login: Callable[[str], str]) -> None:
+    """Raises BoxError when the password is refused, or is not all that the server wants."""
+    try:
+        missing = transport.auth_password(target.user, ask_login(target.where()))
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise BoxError(box, f"{target.where()} refuses the password: {error}") from error
+    if missing:
+        raise BoxError(box, f"{target.where()} wants {' or '.join(missing)} besides the password")
 
 
 def _by_hand(target: Target) -> str:

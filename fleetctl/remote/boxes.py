@@ -31,6 +31,9 @@ class Wishes(TypedDict, total=False):
     timeout: float
     reach: float | None
     config: Path | None
+    ask_login: Callable[[str], str] | None
+    confirm_host: Callable[[str], str] | None
+    full: bool
 
 
 class Boxes(Mapping[str, BoxConnection]):
@@ -66,6 +69,8 @@ class Boxes(Mapping[str, BoxConnection]):
             **ways,
             "ask_password": desk.asking(ways.get("ask_password")),
             "ask_passphrase": desk.asking(ways.get("ask_passphrase")),
+            "ask_login": desk.asking(ways.get("ask_login")),
+            "confirm_host": desk.asking(ways.get("confirm_host")),
         }
         opened: dict[str, BoxConnection] = {}
         failed: dict[str, FleetError] = {}

@@ -158,6 +158,9 @@ def connect(
     timeout: float = 10,
     reach: float | None = None,
     config: Path | None = None,
+    ask_login: Callable[[str], str] | None = None,
+    confirm_host: Callable[[str], str] | None = None,
+    full: bool = False,
 ) -> BoxConnection:
     """Connect to a box of fleet.yaml, verify its host key, log in and start the program there as root.
 
@@ -165,7 +168,9 @@ def connect(
     asked once, and the answer kept for reconnects. ``ask_passphrase`` is given the path of a key that has one.
     ``accept_new`` adds the key of an unknown host to known_hosts; a changed one is refused all the same. ``timeout``
     are seconds for each stage: reaching the box, logging in, starting; with ``reach`` the first one has less.
-    ``config`` stands in for ~/.ssh/config.
+    ``config`` stands in for ~/.ssh/config. ``ask_login`` is given USER@HOST when the box takes none of the keys and
+    would take a password. ``confirm_host`` is given the question whether the key of an unknown host is right, and
+    answers ``yes``. ``full``: the program may do more than what moves take.
     Raises BoxError.
     """
 
@@ -177,11 +182,14 @@ def connect(
             raise BoxError(
                 name,
                 f"sudo wants a password for {box.ssh.user or 'the login user'}, and there is nobody to ask",
-                hint="set ssh.sudo_password in fleet.yaml, or allow sudo without a password there",
+                hint="this is more than the sudo that setup gives: set ssh.sudo_password, or log in as another user"
+                if full
+                else "set ssh.sudo_password in fleet.yaml, or allow what it takes without a password: fleetctl setup",
             )
         return ask_password(name)
 
     passphrase = functools.cache(ask_passphrase) if ask_passphrase is not None else None
+    login = functools.cache(ask_login) if ask_login is not None else None
 
     def open_session() -> tuple[Link, Session]:
         from fleetctl.remote import program
@@ -190,9 +198,9 @@ def connect(
         from fleetctl.remote.target import resolve
 
         target = resolve(name, box.ssh.host or box.address, box.ssh, config=config)
-        link = open_link(name, target, Ways(config, accept_new, timeout, reach, passphrase))
+        link = open_link(name, target, Ways(config, accept_new, timeout, reach, passphrase, login, confirm_host))
         try:
-            running = program.start(name, link.transport, target.user, password, timeout)
+            running = program.start(name, link.transport, target.user, password, timeout, full=full)
             return link, Session(name, running, link.close)
         except BaseException:
             link.close()

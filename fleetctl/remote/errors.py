@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from fleetctl.errors import BoxError, FleetError
 
 
+class NoPythonError(BoxError):
+    """The box can be reached and has no python3."""
+
+
 class OpFailed(BoxError):  # noqa: N818 - it reads as what happened
     """The program on the box answered that an op failed.
 

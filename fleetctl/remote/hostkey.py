@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fleetctl.errors import BoxError
@@ -18,8 +19,19 @@ def preferred(target: Target, algorithms: list[str]) -> list[str]:
     return known + [name for name in algorithms if name not in known]
 
 
-def verify(box: str, target: Target, kind: str, blob: bytes, *, accept_new: bool) -> None:
-    """Return if the key is known (or new and to be accepted, which adds it). Raises BoxError otherwise."""
+def verify(
+    box: str,
+    target: Target,
+    kind: str,
+    blob: bytes,
+    *,
+    accept_new: bool,
+    confirm: Callable[[str], str] | None = None,
+) -> None:
+    """Return if the key is known (or new and to be accepted, which adds it). Raises BoxError otherwise.
+
+    ``confirm`` is asked whether a new key is right, with its fingerprint, where it is not accepted anyway.
+    """
     finding = known_hosts.check(_files(target), target.known_as, blob)
     shown = known_hosts.fingerprint(blob)
     name = target.known_as
@@ -41,6 +53,8 @@ def verify(box: str, target: Target, kind: str, blob: bytes, *, accept_new: bool
             hint=f"if you know why it changed: ssh-keygen -R '{name}' -f {entry.path}, then connect once with "
             "--accept-new-host-keys",
         )
+    if not accept_new and confirm is not None:
+        accept_new = confirm(f"{box}: the host key of {name} is not known yet: {kind} {shown}") == "yes"
     if not accept_new:
         raise BoxError(
             box,

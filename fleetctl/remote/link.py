@@ -33,6 +33,10 @@ class Ways:
     reach: float | None = None
     """Seconds to wait for a server at all, where that is less than ``timeout``."""
     ask_passphrase: AskPassphrase | None = None
+    ask_login: Callable[[str], str] | None = None
+    """Asks for the password of ``USER@HOST`` where no key is taken."""
+    confirm_host: Callable[[str], str] | None = None
+    """Asks whether the key of an unknown host is right; ``yes`` has it kept."""
 
 
 @dataclass
@@ -59,7 +63,7 @@ def open_link(box: str, target: Target, ways: Ways, *, depth: int = 0) -> Link:
     below: list[Callable[[], None]] = []
     try:
         transport = _transport(box, target, ways, limit, below, depth)
-        authenticate(box, transport, target, ways.ask_passphrase)
+        authenticate(box, transport, target, ways.ask_passphrase, ways.ask_login)
     except BaseException:
         _end_all(below)
         raise
@@ -93,7 +97,8 @@ def _transport(
         raise BoxError(
             box, f"no SSH conversation with {target.where()}: {error or 'the connection was closed'}"
         ) from error
-    hostkey.verify(box, target, key.get_name(), key.asbytes(), accept_new=ways.accept_new or target.accept_new)
+    accept = ways.accept_new or target.accept_new
+    hostkey.verify(box, target, key.get_name(), key.asbytes(), accept_new=accept, confirm=ways.confirm_host)
     return transport
 
 

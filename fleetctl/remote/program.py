@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import contextlib
 import functools
+import hashlib
 import json
 import re
 import secrets
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from fleetctl.errors import BoxError
 from fleetctl.remote import sudo
+from fleetctl.remote.errors import NoPythonError
 from fleetctl.remote.library import paramiko
 
 OLDEST_PYTHON = (3, 8)
@@ -30,6 +32,7 @@ NO_PYTHON, NO_SUDO = 97, 96  # exit statuses of the launcher, chosen to be nobod
 _LAUNCHER = (
     "LC_ALL=C; export LC_ALL; "
     "{sudo_check}"
+    "{installed}"
     'for p in /usr/bin/python3 /usr/local/bin/python3 "$(command -v python3)"; do '
     'if test -x "$p"; then exec {sudo}"$p" -IBS -X utf8 -c "$0" "$1"; fi; done; exit 97'
 )
@@ -38,6 +41,13 @@ _SUDO = "sudo -n -- "
 # it. The prompt comes in two halves for the reason that the marker comes backwards.
 _SUDO_ASKED = 'sudo -S -p "$1$2" -- '
 _SUDO_CHECK = "command -v sudo >/dev/null || exit 96; "
+# The copy of this version that `fleetctl setup` has put there, which a rule of sudo may allow without a password. Of
+# another version there is a word on standard error: sudo's refusal is then no mystery.
+_INSTALLED = (
+    'if test -x {path}; then exec {sudo}{path} "$1"; fi; '
+    "for p in {others}; do if test -x $p; then echo {word} $p >&2; fi; done; "
+)
+OTHER_PROGRAM = "fleetctl-has-another-program:"
 
 # The marker is the nonce backwards: a shell that echoes its commands shows the nonce, but never the marker.
 _BOOTSTRAP = (
@@ -74,6 +84,20 @@ serve(f, INDEX)
 '''
 
 
+PROGRAM_FOLDER = "/usr/local/lib/fleetctl"
+# One word after the interpreter is all that the kernel hands on. The line that brings the source to a program without
+# one of its own is read and dropped.
+INSTALLED_HEAD = """#!/usr/bin/python3 -IBSXutf8
+# Installed by `fleetctl setup` for accounts whose sudo is limited to this program; fleetctl's docs/security.md.
+import os, re, sys
+if len(sys.argv) != 2 or re.match("[0-9a-f]{24}$", sys.argv[1]) is None:
+    sys.exit("fleetctl runs this over SSH; see fleetctl setup --help")
+os.write(1, (chr(10) + sys.argv[1][::-1] + " %d %d" % sys.version_info[:2] + chr(10)).encode())
+f = os.fdopen(os.dup(0), "rb", 65536)
+f.readline(8 << 20)
+"""
+
+
 @dataclass
 class Running:
     """The started program: its channel, and what it has already sent after the marker."""
@@ -97,11 +121,31 @@ def ops() -> dict[str, str]:
     return {op: name for name, names in found.items() for op in names}
 
 
+def sources_and_index() -> tuple[dict[str, str], dict[str, str]]:
+    """Source of every module that runs on a box, and which module has which op."""
+    return _sources(), ops()
+
+
 @functools.cache
 def bundle() -> bytes:
     """All of fleetctl/onbox as the one line that the bootstrap reads."""
-    source = _LOADER.format(bundle=json.dumps([_sources(), ops()]))
+    source = _LOADER.format(bundle=json.dumps(sources_and_index()))
     return binascii.b2a_base64(zlib.compress(source.encode(), 6), newline=True)
+
+
+@functools.cache
+def installed_program() -> bytes:
+    """The program as a file that root owns on a box: the same ops, of which it does what moves take and no more."""
+    return (
+        (INSTALLED_HEAD + _LOADER.format(bundle=json.dumps([_sources(), ops()], sort_keys=True)))
+        .replace("serve(f, INDEX)", "serve(f, INDEX, limited=True)")
+        .encode()
+    )
+
+
+def installed_path() -> str:
+    """Where the installed program of this version lies: another version has another path."""
+    return f"{PROGRAM_FOLDER}/onbox-{hashlib.sha256(installed_program()).hexdigest()[:16]}"
 
 
 def start(
@@ -110,14 +154,17 @@ def start(
     user: str,
     password: Callable[[], str] | None,
     timeout: float,
+    *,
+    full: bool = False,
 ) -> Running:
     """Start the program as root and hand it its source.
 
-    ``password`` is asked for only when sudo wants one and must give the same answer each time. Raises BoxError.
+    ``password`` is asked for only when sudo wants one and must give the same answer each time. With ``full`` the copy
+    that is installed on the box, which does only what moves take, is not used. Raises BoxError.
     """
     if user == "root":
-        return _Start(box, transport, user, "", timeout).go(None)
-    first = _Start(box, transport, user, _SUDO, timeout)
+        return _Start(box, transport, user, "", timeout, full=True).go(None)
+    first = _Start(box, transport, user, _SUDO, timeout, full=full)
     try:
         return first.go(None)
     except sudo.PasswordWanted as wanted:
@@ -125,10 +172,15 @@ def start(
             raise BoxError(
                 box,
                 f"sudo asks {user} for a password, and there is nobody to ask",
-                hint=f"set ssh.sudo_password in fleet.yaml, or allow sudo without one: {user} ALL=(ALL) NOPASSWD: ALL",
+                hint=f"set ssh.sudo_password in fleet.yaml, or allow what it needs without one: fleetctl setup {box}",
             ) from wanted
-    secret = password()
-    return _Start(box, transport, user, _SUDO_ASKED, timeout, asked=True).go(secret)
+    try:
+        secret = password()
+    except BoxError as nobody:
+        if first.other_program():
+            raise first.has_other_program() from nobody
+        raise
+    return _Start(box, transport, user, _SUDO_ASKED, timeout, asked=True, full=full).go(secret)
 
 
 def exit_status(channel: paramiko.Channel) -> int | None:
@@ -152,6 +204,7 @@ class _Start:
         timeout: float,
         *,
         asked: bool = False,
+        full: bool = False,
     ) -> None:
         self.box, self.user, self.asked = box, user, asked
         self.limit = time.monotonic() + timeout
@@ -160,7 +213,10 @@ class _Start:
         self.prompt = (self.nonce + half).encode()
         self.out = bytearray()
         self.err = bytearray()
-        launcher = _LAUNCHER.format(sudo=by, sudo_check=_SUDO_CHECK if by else "")
+        installed = _INSTALLED.format(
+            path=installed_path(), sudo=by, others=f"{PROGRAM_FOLDER}/onbox-*", word=OTHER_PROGRAM
+        )
+        launcher = _LAUNCHER.format(sudo=by, sudo_check=_SUDO_CHECK if by else "", installed="" if full else installed)
         self.poll = select.poll()
         try:
             self.channel = transport.open_session(timeout=timeout)
@@ -235,9 +291,8 @@ class _Start:
         if status is None and not self.channel.get_transport().is_active():
             raise BoxError(self.box, "the connection was closed while the program started")
         if status == NO_PYTHON:
-            raise BoxError(
-                self.box, "there is no python3", hint="install it there, for example: apt-get install python3"
-            )
+            hint = f"fleetctl setup {self.box} installs it, or there, as root: apt-get install python3"
+            raise NoPythonError(self.box, "there is no python3", hint=hint)
         if status == NO_SUDO:
             raise BoxError(
                 self.box,
@@ -249,6 +304,18 @@ class _Start:
             self.box,
             f"the program did not start (status {'unknown' if status is None else status}){self._said()}",
             hint="does the login shell of the user run commands? `ssh … true` has to work",
+        )
+
+    def other_program(self) -> bool:
+        """The box has the installed program of another version of fleetctl, and none of this one."""
+        return OTHER_PROGRAM in self._errors()
+
+    def has_other_program(self) -> BoxError:
+        """What to say then, where sudo wants a password that nobody can give."""
+        return BoxError(
+            self.box,
+            f"the program that {self.user} may run there without a password is of another version of fleetctl",
+            hint=f"somebody who may do more there: fleetctl setup {self.box} --only sudo",
         )
 
     def _errors(self) -> str:

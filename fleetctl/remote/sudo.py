@@ -34,7 +34,7 @@ def explain(box: str, user: str, text: str, *, asked: bool) -> None:
         raise BoxError(
             box,
             f"{user} has no right to use sudo as needed: {_line(text, found)}",
-            hint=f"somebody who may has to add to sudoers there: {user} ALL=(ALL) ALL",
+            hint=f"as somebody who may use sudo there: fleetctl setup {box} gives an account what it needs",
         )
     if found := _TERMINAL.search(text):
         raise BoxError(

@@ -13,23 +13,24 @@ from fleetctl.engine.runtimes.command import engine_words, served_names, task_of
 from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.engine.runtimes.runtime import Ask, RankOfMany, Runtime
 from fleetctl.render.escape import check_variable, environment_line, exec_line
-from fleetctl.render.launch import Launch, start_from
+from fleetctl.render.launch import CACHE_FOLDER, Launch, start_from
 from fleetctl.render.names import (
     BIN_FOLDER,
+    LORAS_FOLDER,
+    PYTHON,
     UNIT_FOLDER,
     engine_unit,
     engine_units_on,
     secrets_path,
 )
 from fleetctl.render.ports import listens_on, rendezvous_port
-from fleetctl.render.release import File, Rank
+from fleetctl.render.release import ContainerRun, File, Rank
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Container
 from fleetctl.spec.secret import Secret
 
-PYTHON = "/usr/bin/python3"
 RESTART_DELAY = 5
 BURST = 4
 # What systemd allows beyond the limits of the file: the engine's own end comes first.
@@ -85,14 +86,16 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         engine_arguments(fleet, place),
         unit=unit,
         weights=model.weights,
+        plain=plain,
         variables=seen_variables(plain, secrets, split=len(place.boxes) > 1),
         memory_max=memory_max,
         stop_limit=model.stop_limit,
+        loras=loras_folder(place.model) if model.loras else None,
     )
     start_timeout = math.ceil(model.load_limit) + START_MARGIN
     stop_timeout = math.ceil(model.stop_limit) + STOP_MARGIN
     split = placement.split is not None
-    command = _under_rank(fleet, place, launch) if split else launch.start
+    command = _with_adapters(fleet, place, _under_rank(fleet, place, launch) if split else launch.start)
     foreign = fleet.superseded_on(place.box)
     others = cannot_share(fleet, place)
     values = {
@@ -113,22 +116,27 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         # A split stops its own container: the other ranks have to hear of it first.
         "stop": exec_line(launch.stop) if launch.stop and not split else None,
         "remove": exec_line(launch.remove) if launch.remove else None,
+        "folders": [exec_line(["/usr/bin/mkdir", "-p", folder]) for folder in launch.folders],
         "start_timeout": start_timeout,
         "stop_timeout": stop_timeout,
         "restart_delay": RESTART_DELAY,
         "memory_max": memory_max,
     }
-    scripts = ("rank.py", "rank_peer.py") if split else ("ready.py",)
+    staying = (*(("rank.py", "rank_peer.py") if split else ()), *launch.scripts)
+    scripts = staying if split else ("ready.py", *staying)
+    installed = (*scripts, "adapters.py") if model.loras else scripts
     secret_file = _secret_file(place, secrets)
-    # ready.py is done with when the engine runs; rank.py goes on as long as the engine does.
+    # ready.py and adapters.py are done with when the engine runs; the others go on as long as the engine does.
     untagged = fill("systemd", "engine.service.j2", tag="", **values)
-    digest = _digest(untagged, secret_file, scripts if split else ())
+    digest = _digest(untagged, secret_file, staying)
     tag = environment_line("FLEETCTL_ENGINE", f"{place.layout}/{place.model}@{digest[:12]}")
     files = [
         File(path=f"{UNIT_FOLDER}/{unit}", content=fill("systemd", "engine.service.j2", tag=tag, **values)),
-        *(File(path=f"{BIN_FOLDER}/{name}", content=root_text("systemd", name), mode=0o755) for name in scripts),
+        *(File(path=f"{BIN_FOLDER}/{name}", content=root_text("systemd", name), mode=0o755) for name in installed),
     ]
-    rank = Rank(box=place.box, unit=unit, rank=place.rank, share=place.share, digest=digest)
+    folders = (CACHE_FOLDER, *launch.folders, *([loras_folder(place.model)] if model.loras else []))
+    container = ContainerRun(words=launch.run, folders=folders) if launch.run else None
+    rank = Rank(box=place.box, unit=unit, rank=place.rank, share=place.share, digest=digest, container=container)
     return rank, (*files, secret_file) if secret_file else tuple(files)
 
 
@@ -199,10 +207,24 @@ def engine_environment(fleet: Fleet, place: Place) -> tuple[dict[str, str], dict
     layers: list[Mapping[str, str | Secret]] = [runtime.environment]
     if placement.split is not None and runtime.split_environment is not None:
         layers.append(runtime.split_environment(_link(fleet, place.box), fleet.boxes[place.box].interface))
+    if model.loras is not None:
+        layers.append(runtime.adapters_environment)
     layers += [model.environment, placement.environment, placement.boxes[place.box].environment]
     merged = {name: value for layer in layers for name, value in layer.items()}
     plain = {name: value for name, value in merged.items() if isinstance(value, str)}
     return plain, {name: value for name, value in merged.items() if not isinstance(value, str)}
+
+
+def loras_folder(model: str) -> str:
+    """Where a box keeps the adapters of a model."""
+    return f"{LORAS_FOLDER}/{model}"
+
+
+def _with_adapters(fleet: Fleet, place: Place, command: Sequence[str]) -> tuple[str, ...]:
+    """The command line, to which the adapters are added that are on the box when the unit starts."""
+    if fleet.models[place.model].loras is None:
+        return tuple(command)
+    return (PYTHON, f"{BIN_FOLDER}/adapters.py", LORAS_FOLDER, place.model, "--", *command)
 
 
 def seen_variables(plain: Mapping[str, str], secrets: Mapping[str, Secret], *, split: bool) -> Sequence[str]:
@@ -215,6 +237,8 @@ def _under_rank(fleet: Fleet, place: Place, launch: Launch) -> tuple[str, ...]:
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
     usual = runtime_of(fleet, place.model).tasks[0]
     told = {"weights_size", "measured", "load_limit", "stop_limit", *(["task"] if model.task in (None, usual) else [])}
+    if model.loras is None:
+        told.add("loras")  # a split that takes none is the one that it was before there was such a key
     shared = {
         "model": {
             **model.model_dump(mode="json", exclude=told),

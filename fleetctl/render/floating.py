@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fleetctl.render.engine import PYTHON
 from fleetctl.render.escape import exec_line
-from fleetctl.render.names import UNIT_FOLDER, VRRP_FOLDER
+from fleetctl.render.names import PYTHON, UNIT_FOLDER, VRRP_FOLDER
 from fleetctl.render.proxy import VRRP_RUN
 from fleetctl.render.release import File, ProxyConfig
 from fleetctl.render.template import fill

@@ -23,13 +23,18 @@ from fleetctl.spec.fleet_model import Container
 
 
 def render_layout(
-    fleet: Fleet, layout: str, *, weights: Mapping[str, int] | None = None, spec_text: str = ""
+    fleet: Fleet,
+    layout: str,
+    *,
+    weights: Mapping[str, int] | None = None,
+    spec_text: str = "",
+    tasks: Mapping[str, str] | None = None,
 ) -> Release:
     """The Release of a layout.
 
     ``weights`` gives measured sizes (model → bytes), used where weights_size is not in the file; ``spec_text`` is the
-    text of fleet.yaml, kept with the release. Raises SpecError for what cannot be rendered and RefusedError, with the
-    arithmetic, when an engine does not fit its box.
+    text of fleet.yaml and ``tasks`` that of each file of gates.evaluations, kept with the release. Raises SpecError for
+    what cannot be rendered and RefusedError, with the arithmetic, when an engine does not fit its box.
     """
     _check_references(fleet, layout)
     check_names(fleet)
@@ -65,6 +70,7 @@ def render_layout(
         superseded={box: tuple(units) for box in fleet.boxes if (units := fleet.superseded_on(box))},
         budgets=tuple(_budget(budget, fleet.boxes[name]) for name, budget in budgets.items()),
         gates=fleet.gates,
+        tasks=dict(tasks or {}),
         firewall=firewall,
         spec=spec_text,
     )
@@ -132,7 +138,9 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         weights=model.weights,
         revision=model.revision,
         hub=_hub_environment(fleet, layout, name),
+        max_lora_rank=model.loras.max_lora_rank if model.loras else None,
         image=(launch.engine, launch.image) if isinstance(launch, Container) else None,
+        image_id=launch.id if isinstance(launch, Container) else None,
         binary=binary(launch, runtime),
         runtime=runtime.name,
         task=task_of(runtime, name, model),

@@ -6,6 +6,7 @@ from fleetctl.errors import SpecError
 from fleetctl.spec.fleet import Fleet
 
 UNIT_FOLDER = "/etc/systemd/system"
+PYTHON = "/usr/bin/python3"
 BIN_FOLDER = "/etc/fleetctl/bin"
 SECRETS_FOLDER = "/etc/fleetctl/secrets"
 PROXY_FOLDER = "/etc/fleetctl/proxy"
@@ -17,6 +18,8 @@ VRRP_FOLDER = "/etc/fleetctl/vrrp"
 VRRP_UNIT = "fleetctl-vrrp.service"
 GUARD_FOLDER = "/etc/fleetctl/guard"
 GUARD_UNIT = "fleetctl-guard.service"
+LORAS_FOLDER = "/var/lib/fleetctl/loras"
+LORA_NAMES = f"{LORAS_FOLDER}/names"
 TRIAL_UNIT = "fleetctl-trial.service"
 
 

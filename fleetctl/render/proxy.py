@@ -8,9 +8,9 @@ import json
 from functools import cache
 from pathlib import PurePosixPath
 
-from fleetctl.render.backends import backends
+from fleetctl.render.backends import backend_of, backends
 from fleetctl.render.bridge import bridge, key_file
-from fleetctl.render.names import PROXY_FOLDER, PROXY_STATES, PROXY_UNIT, UNIT_FOLDER, VRRP_UNIT
+from fleetctl.render.names import LORA_NAMES, PROXY_FOLDER, PROXY_STATES, PROXY_UNIT, UNIT_FOLDER, VRRP_UNIT
 from fleetctl.render.ports import EVERY_ADDRESS
 from fleetctl.render.proxy_errors import ERRORS, error_body, error_page
 from fleetctl.render.release import Backend, Bridge, File, Floating, ProxyConfig
@@ -19,7 +19,8 @@ from fleetctl.resources import root_text
 from fleetctl.spec.fleet import Fleet
 
 CONFIG = f"{PROXY_FOLDER}/haproxy.cfg"
-SCRIPTS = ("relay.lua", "rename.lua", "bridge.lua", "hold.lua", "aloud.lua", "prove.lua", "hung.lua", "prefix.lua")
+SCRIPTS = ("relay.lua", "rename.lua", "bridge.lua", "hold.lua", "aloud.lua", "prove.lua", "hung.lua", "prefix.lua",
+           "adapters.lua")  # fmt: skip
 # Bytes of a request that are kept until its answer begins, and searched for the model's name where there are several.
 BODY_LIMIT = 1024 * 1024
 # Bytes of a request below which it does not matter which copy has its beginning in the cache: some 500 tokens.
@@ -34,6 +35,7 @@ METRICS = (
     "The counters of one copy are not those of the fleet: read /metrics of every copy at its own address, and add them "
     "up, or let `fleetctl exporter` do it."
 )
+NOT_FOR_CLIENTS = "Adapters are brought to every copy at once, and not through the proxy: `fleetctl lora push`."
 
 
 def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
@@ -62,12 +64,19 @@ def proxy_config(fleet: Fleet, layout: str | None) -> ProxyConfig:
         timeout_queue=proxy.timeout_queue,
         timeout_http_keep_alive=proxy.timeout_http_keep_alive,
         backends=backends(fleet),
+        adapters=_adapters(fleet),
         api_keys=dict(proxy.api_keys),
         certificate=proxy.tls.certificate if proxy.tls else None,
         bridge=bridge(fleet),
         guard_port=fleet.guard.port if fleet.guard else None,
         template=template_digest(),
     )
+
+
+def _adapters(fleet: Fleet) -> dict[str, str]:
+    """Models of some layout that take adapters, and the backend of each."""
+    placed = {model for models in fleet.layouts.values() for model in models}
+    return {name: backend_of(fleet, name) for name, model in fleet.models.items() if name in placed and model.loras}
 
 
 @cache
@@ -115,7 +124,7 @@ def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
     box = box or config.lead
     several = len(config.backends) > 1
     names = [name for backend in config.backends for name in backend.served_as]
-    models = {"object": "list", "data": [{"id": n, "object": "model", "owned_by": "fleetctl"} for n in names]}
+    adapters = _adapter_words(config) if several else ""
     unknown = f"The model is not given or does not exist. There is: {', '.join(names)}"
     usable = ",".join(f'"{backend.name}":%[lua.usable({backend.name})]' for backend in config.backends)
     addresses = [server.address for backend in config.backends for server in backend.servers]
@@ -154,11 +163,27 @@ def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
         api_keys=sorted(config.api_keys),
         health=_quoted('{"usable":{' + usable + "}" + _bridge_health(config.bridge) + "}"),
         metrics=_quoted(METRICS),
-        models=_quoted(json.dumps(models)),
+        models=_quoted(_models(names, with_adapters=bool(adapters))),
+        adapters=adapters,
+        adapters_file=LORA_NAMES,
+        not_for_clients=_quoted(NOT_FOR_CLIENTS),
         unknown_model=_quoted(error_body(unknown, "invalid_request_error", "model_not_found", param="model")),
         backends=[_backend(config, backend) for backend in config.backends],
         bridge=_bridge(config, config.bridge) if config.bridge else None,
     )
+
+
+def _models(names: list[str], *, with_adapters: bool) -> str:
+    """The answer to /v1/models; with adapters it is a log-format, and they come last."""
+    models = {"object": "list", "data": [{"id": n, "object": "model", "owned_by": "fleetctl"} for n in names]}
+    text = json.dumps(models)
+    return text.replace("%", "%%").removesuffix("]}") + "%[lua.adapter_models]]}" if with_adapters else text
+
+
+def _adapter_words(config: ProxyConfig) -> str:
+    """``MODEL=BACKEND=NAME,…`` for adapters.lua."""
+    served = {backend.name: backend.served_as[0] for backend in config.backends}
+    return ",".join(f"{model}={backend}={served[backend]}" for model, backend in config.adapters.items())
 
 
 def _binds(config: ProxyConfig, box: str) -> list[str]:

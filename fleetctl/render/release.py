@@ -55,6 +55,13 @@ class Budget(Value):
     drop_page_cache: bool = Field(False, description="it may be dropped before an engine starts")
 
 
+class ContainerRun(Value):
+    """How a container is run: the words of the command, and folders of the box that have to be there before."""
+
+    words: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+
+
 class Rank(Value):
     """One process of an engine: the unit that runs it and the box it runs on."""
 
@@ -63,6 +70,7 @@ class Rank(Value):
     rank: int = 0
     share: float = Field(1.0, description="gpu_memory_utilization: its part of the box's memory")
     digest: str = Field(description="changes exactly when the running process has to be replaced")
+    container: ContainerRun | None = Field(None, description="None: it runs in no container")
 
 
 class Engine(Value):
@@ -83,7 +91,9 @@ class Engine(Value):
     weights: str
     revision: str | None = Field(None, description="revision of a hub id")
     hub: dict[str, str] = Field({}, description="its environment as far as the hub is concerned")
+    max_lora_rank: int | None = Field(None, description="highest rank of adapters that it takes; None: it takes none")
     image: tuple[str, str] | None = Field(None, description="container engine and image reference")
+    image_id: str | None = Field(None, description="ID that the image has to have, sha256:…; None: any")
     binary: str | None = Field(description="path of the program that has to exist on the box; None for a container")
     runtime: RuntimeName = Field("vllm", description="kind of engine")
     task: Task = Field("generate", description="what it does, and is asked to prove")
@@ -94,6 +104,12 @@ class Engine(Value):
     def head(self) -> Rank:
         """The rank that listens for requests."""
         return self.ranks[0]
+
+    @property
+    def image_reference(self) -> str:
+        """What its container is started from: the ID of the image where it is pinned by that, else its name."""
+        assert self.image is not None
+        return self.image_id or self.image[1]
 
     @property
     def listens(self) -> dict[int, str]:
@@ -182,6 +198,7 @@ class ProxyConfig(Value):
     timeout_queue: float | None = Field(None, description="seconds in the queue of full servers; None: hold")
     timeout_http_keep_alive: float = Field(60.0, description="seconds that a client's connection may be idle")
     backends: tuple[Backend, ...]
+    adapters: dict[str, str] = Field({}, description="model that takes LoRA adapters → its backend")
     api_keys: dict[str, Secret] = {}
     certificate: str | None = Field(None, description="path on the box of the PEM file for HTTPS; None: plain HTTP")
     bridge: Bridge | None = None
@@ -249,6 +266,7 @@ class Release(Value):
     superseded: dict[str, tuple[str, ...]] = Field({}, description="box → foreign units that must stay away")
     budgets: tuple[Budget, ...] = ()
     gates: Gates = Gates()
+    tasks: dict[str, str] = Field({}, description="file of gates.evaluations → its text")
     firewall: Firewall | None = Field(None, description="None: fleetctl has no firewall")
     spec: str = Field("", description="the text of fleet.yaml that it was made from")
 

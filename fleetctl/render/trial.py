@@ -46,27 +46,30 @@ class Trial(Value):
     """Bytes of its weights as their files say; None: not known."""
 
 
-def render_trial(fleet: Fleet, place: Place) -> Trial:
+def render_trial(fleet: Fleet, place: Place, *, loaded: float | None = None) -> Trial:
     """The trial of a copy; ``place`` has the share that it is to have. Raises SpecError as the engine itself would.
 
-    Raises RefusedError for a kind of engine whose log says nothing of its memory that is understood.
+    ``loaded``: requests are sent to it for so many seconds once it serves; it is then in all else as the engine is.
+    None: only its start is looked at, and it sizes its cache itself, so that it measures; raises RefusedError for a
+    kind of engine whose log says nothing of its memory that is understood.
     """
     model, box = fleet.models[place.model], fleet.boxes[place.box]
     runtime, start = runtime_of(fleet, place.model), fleet.launch(place.model)
-    if not runtime.forecasts:
+    if loaded is None and not runtime.forecasts:
         raise RefusedError(
             f"what the log of {runtime.title} says of its memory is not understood: {place.model} cannot be measured",
             hint="weights_size: and gpu_memory_utilization: in fleet.yaml say what it takes",
         )
     plain, secrets = engine_environment(fleet, place)
     memory_max = box.memory - box.reserve
-    words = trial_arguments(engine_arguments(fleet, place))
+    words = trial_arguments(engine_arguments(fleet, place), keep_cache=loaded is not None)
     launch = start_from(
         start,
         runtime,
         words,
         unit=TRIAL_UNIT,
         weights=model.weights,
+        plain=plain,
         variables=seen_variables(plain, secrets, split=False),
         memory_max=memory_max,
         stop_limit=model.stop_limit,
@@ -87,7 +90,9 @@ def render_trial(fleet: Fleet, place: Place) -> Trial:
         command=exec_line(launch.start),
         stop=exec_line(launch.stop) if launch.stop else None,
         remove=exec_line(launch.remove) if launch.remove else None,
+        folders=[exec_line(["/usr/bin/mkdir", "-p", folder]) for folder in launch.folders],
         start_timeout=math.ceil(model.load_limit) + START_MARGIN,
+        longest=math.ceil(model.load_limit + (loaded or 0)) + START_MARGIN,
         stop_timeout=math.ceil(model.stop_limit) + STOP_MARGIN,
         memory_max=memory_max,
     )
@@ -102,9 +107,9 @@ def render_trial(fleet: Fleet, place: Place) -> Trial:
     )
 
 
-def trial_arguments(words: list[str]) -> list[str]:
+def trial_arguments(words: list[str], *, keep_cache: bool = False) -> list[str]:
     """The engine's words with another address, and without a cache in bytes: with that vLLM would measure nothing."""
     command, flags = words[:2], split_flags(words[2:])
-    kept = [group for group in flags if flag_name(group[0], ALIASES) != "--kv-cache-memory-bytes"]
+    kept = [group for group in flags if keep_cache or flag_name(group[0], ALIASES) != "--kv-cache-memory-bytes"]
     layers = [[word for group in kept for word in group], ["--host", LOOPBACK]]
     return [*command, *layer_flags(layers, ALIASES, repeatable=REPEATABLE)]

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import statistics
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from fleetctl.bench.connection import Asker
 from fleetctl.bench.endpoint import Endpoint
-from fleetctl.bench.load import run
+from fleetctl.bench.way import Way, round_trip, way_to
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.gather import gather_some, questions
 from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import Observed, lead_of
 from fleetctl.remote.errors import SeveralBoxesError
 from fleetctl.render.release import Engine, Release
+from fleetctl.run.generating import generating
 from fleetctl.run.planning import Subject
 from fleetctl.spec.problems import did_you_mean
-
-_DIRECT = 1.0  # seconds for a connection to a box's own address
-_ROUNDS = 20  # questions that show what a way to the engine costs
 
 
 @dataclass(frozen=True)
@@ -38,15 +34,6 @@ class Standing:
     """Engines of the layout, whichever the command is about, that no proxy sends requests to now."""
     builds: Mapping[str, str] = field(default_factory=dict)
     """Program or image of an engine → its version, as the generation was made with it."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """How an engine is reached, in words, and the median seconds of one question and its answer."""
-
-    endpoint: Endpoint
-    told: str
-    round_trip: float
 
 
 def standing(subject: Subject, name: str | None) -> Standing:
@@ -72,6 +59,7 @@ def standing(subject: Subject, name: str | None) -> Standing:
             f"no engine, model or box {name} in {release.layout}",
             hint=did_you_mean(name or "", names) or f"there is {', '.join(names)}",
         )
+    chosen = generating(chosen)
     up = servers_up_somewhere(release.proxy, observed)
     return Standing(
         release,
@@ -103,22 +91,15 @@ def _serves(engine: Engine, observed: Observed) -> bool:
 @contextlib.contextmanager
 def reached(subject: Subject, engine: Engine) -> Iterator[Way]:
     """The engine at its own address where this machine reaches that, else through the SSH connection to its box."""
-    plain = Endpoint(engine.address, engine.port)
-    if _answers(plain):
-        took = round_trip(plain)
-        yield Way(plain, f"directly at {plain.authority}: a round trip takes {1000 * took:.1f} ms", took)
-        return
     box = engine.head.box
-    if box in subject.unreachable:
-        raise subject.unreachable[box]
-    with subject.boxes[box].tunnel(engine.address, engine.port) as path:
-        through = replace(plain, socket=path)
-        took = round_trip(through)
-        told = (
-            f"through the SSH connection to {box}, since {plain.authority} does not answer from here: a round trip "
-            f"takes {1000 * took:.1f} ms, which is in every first token; encrypting every piece costs this machine CPU"
-        )
-        yield Way(through, told, took)
+
+    def tunnel(host: str, port: int) -> AbstractContextManager[Path]:
+        if box in subject.unreachable:
+            raise subject.unreachable[box]
+        return subject.boxes[box].tunnel(host, port)
+
+    with way_to(Endpoint(engine.address, engine.port), box, tunnel) as way:
+        yield way
 
 
 def through_proxy(subject: Subject, standing: Standing) -> Way:
@@ -130,30 +111,3 @@ def through_proxy(subject: Subject, standing: Standing) -> Way:
     endpoint = Endpoint(subject.fleet.proxy_address, proxy.port, tls=proxy.certificate is not None, api_key=key)
     took = round_trip(endpoint)
     return Way(endpoint, f"through the proxy at {endpoint.authority}: a round trip takes {1000 * took:.1f} ms", took)
-
-
-def _answers(endpoint: Endpoint) -> bool:
-    try:
-        with socket.create_connection((endpoint.host, endpoint.port), timeout=_DIRECT):
-            return True
-    except OSError:
-        return False
-
-
-def round_trip(endpoint: Endpoint) -> float:
-    """Median seconds of a small question and its answer. Raises RefusedError when there is none."""
-
-    async def ask() -> list[float]:
-        asker = Asker(endpoint, timeout=10.0)
-        took = []
-        try:
-            for _ in range(_ROUNDS):
-                page = await asker.get("/health")
-                if page.error is not None and not page.status:
-                    raise RefusedError(f"{endpoint.url} does not answer: {page.error}")
-                took.append((page.ended or time.perf_counter()) - page.sent)
-        finally:
-            asker.close()
-        return took
-
-    return statistics.median(run(ask()))

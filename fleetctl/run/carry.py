@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fleetctl.errors import FleetError
-from fleetctl.plan.types import WEIGHTS, Plan
+from fleetctl.plan.types import ASIDE, Plan
 from fleetctl.render.release import File
 from fleetctl.run.control import Control
 from fleetctl.run.execute import Execution, Listener
@@ -40,7 +40,7 @@ def _begin(subject: Subject, plan: Plan) -> None:
 
     Not for weights: engines go on meanwhile, for as long as a transfer takes, and guards watch them.
     """
-    if plan.operation in WEIGHTS:
+    if plan.operation in ASIDE:
         return
     subject.boxes.each(
         lambda box: box.call("move_begin", move=plan.move, operation=plan.operation, who=whoami(), timeout=30)

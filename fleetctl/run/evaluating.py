@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable
 
 from fleetctl.errors import RefusedError, SpecError
+from fleetctl.evals.asking import Endpoint
 from fleetctl.evals.score import Score
 from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import lead_of
-from fleetctl.gates.tools import tool_score
-from fleetctl.plan.tool_scores import noted
+from fleetctl.gates.scored import Exam, score_of
+from fleetctl.plan.scores import noted
 from fleetctl.render.release import Engine, Release
+from fleetctl.run.generating import generating
 from fleetctl.run.planning import Look, Subject, live_release
-from fleetctl.spec.fleet_gates import ToolsGate
 from fleetctl.spec.problems import near_or_all
 
 
@@ -34,6 +35,7 @@ def engines_named(subject: Subject, seen: Look, name: str | None, *, copies: boo
     if not found:
         names = [*dict.fromkeys(engine.model for engine in live.engines), *(engine.id for engine in live.engines)]
         raise SpecError(f"no engine or model {name} in {live.layout}", hint=near_or_all(str(name), names))
+    found = list(generating(found))
     if copies or name in [engine.id for engine in live.engines]:
         return live, found
     up = servers_up_somewhere(live.proxy, seen.observed)
@@ -41,13 +43,19 @@ def engines_named(subject: Subject, seen: Look, name: str | None, *, copies: boo
     return live, list({engine.model: engine for engine in reversed(ready)}.values())
 
 
-def evaluate(subject: Subject, live: Release, engine: Engine, gate: ToolsGate, say: Callable[[str], None]) -> Score:
+def evaluate(subject: Subject, live: Release, engine: Engine, exam: Exam, say: Callable[[str], None]) -> Score:
     """Ask one engine everything, through a tunnel to its box, and note its score on the box that keeps the journal.
 
     Raises EngineError when the time of the test is over, FleetError when the box is lost.
     """
     with subject.boxes[engine.head.box].tunnel(engine.address, engine.port) as socket:
-        told = tool_score(engine, gate, socket, say)
-    record = noted(engine, live, told.total, told.categories, time.time())
-    subject.boxes[subject.fleet.proxy.lead].call("score_note", record=record)
+        endpoint = Endpoint(engine.url, engine.served_as[0], socket=socket, within=exam.within)
+        told = score_of(exam, endpoint, say)
+    note(subject, live, engine, exam.name, told)
     return told
+
+
+def note(subject: Subject, live: Release, engine: Engine, key: str, told: Score) -> None:
+    """Note the score of an engine's build in a suite, for gates to compare with."""
+    record = noted(engine, live, key, told.total, told.categories, time.time())
+    subject.boxes[subject.fleet.proxy.lead].call("score_note", record=record)

@@ -6,8 +6,9 @@ from fleetctl.doctor.scene import Scene
 from fleetctl.facts.gather import gather_some, questions
 from fleetctl.facts.types import lead_of
 from fleetctl.remote.errors import SeveralBoxesError
+from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Release
-from fleetctl.run.planning import Subject, wanted_release
+from fleetctl.run.subject import Subject
 
 
 def scene_of(subject: Subject) -> Scene:
@@ -15,7 +16,7 @@ def scene_of(subject: Subject) -> Scene:
 
     Raises SeveralBoxesError when none does, SpecError when a layout cannot be rendered.
     """
-    releases = tuple(wanted_release(subject, layout) for layout in subject.fleet.layouts)
+    releases = tuple(render_layout(subject.fleet, layout, spec_text=subject.text) for layout in subject.fleet.layouts)
     observed, failed = gather_some(subject.boxes, questions(subject.fleet, releases))
     away = {**subject.unreachable, **failed}
     if not observed:

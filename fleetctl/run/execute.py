@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleetctl.errors import BoxError, FleetError, InterruptedMoveError, MoveStuckError, MoveUndoneError, StepError
-from fleetctl.plan.types import WEIGHTS, Plan, PlannedStep
+from fleetctl.plan.types import ON_BOXES, WEIGHTS, Plan, PlannedStep
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.render.release import File
 from fleetctl.run.control import Control
@@ -24,7 +24,8 @@ Listener = Callable[[Record], None]
 
 WAITS = (
     "await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead", "trial_run",
-    "weights_prove", "weights_begin", "weights_serve", "weights_receive",
+    "weights_prove", "weights_begin", "weights_serve", "weights_receive", "image_send", "image_receive",
+    "adapters_load",
 )  # fmt: skip
 """Ops that only wait, or fetch what nothing rests on: cut short when the move is going to be undone anyway."""
 
@@ -55,7 +56,7 @@ class Execution:
         self._boots = dict(reach.boots)
         self._listen = listen
         self._control = control
-        self._context = Context(plan, reach.boxes, fill, self._progress)
+        self._context = Context(plan, reach.boxes, fill, self._progress, control.stop.is_set)
         self._steps = {step.id: step for step in plan.steps}
         self._patience = RECONNECT
         self._stopping = False
@@ -93,6 +94,8 @@ class Execution:
         """Where an undone move has left the fleet, in words."""
         if self.plan.operation in WEIGHTS:
             return "engines were not touched, and what had arrived stays and is not sent again"
+        if self.plan.operation in ON_BOXES:
+            return "the boxes are as they were"
         return f"the fleet is back in {self.plan.from_layout or 'the state before fleetctl'}"
 
     def _forward(self, name: str) -> None:

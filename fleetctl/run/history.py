@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleetctl.facts.history import Act, HistoryFacts, MoveTold
+from fleetctl.facts.types import suite_name
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST
 
 GUARD = "guard"
@@ -39,7 +40,7 @@ class Change:
     ended_by: str | None = None
     unit: str | None = None
     scores: dict[str, str] = field(default_factory=dict)
-    """Engine → its score in tool use, such as ``75 → 86``."""
+    """Engine → its scores, such as ``tools 75 → 86, tasks.jsonl 91 → 93``."""
 
     @property
     def by_guard(self) -> bool:
@@ -87,7 +88,10 @@ def _of_move(move: MoveTold, boxes: tuple[str, ...], *, alive: bool) -> Change:
         took=took,
         gap=move.gap,
         cut=move.cut,
-        scores={engine: str(told) for engine, told in (move.scores or {}).items()},
+        scores={
+            engine: ", ".join(f"{suite_name(suite)} {score}" for suite, score in told.items())
+            for engine, told in (move.scores or {}).items()
+        },
         ended_by=move.by if move.by != move.who else None,
     )
 

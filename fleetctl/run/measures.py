@@ -14,8 +14,9 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
     """What a finished move measured, in seconds: ``gap`` without an engine, ``loads`` by engine, ``stops`` by unit.
 
     ``cut`` counts requests that still ran when their time was over. ``caches`` has by engine the tokens of cache that
-    it logged, and those that were expected (None: not known); ``scores`` what it scored in tool use (of 100), and what
-    the build ``before`` it did. ``trials`` has what was seen of engines that started to be measured, where some did.
+    it logged, and those that were expected (None: not known); ``scores`` what it scored in each suite (of 100), and
+    what the build ``before`` it did. ``trials`` has what was seen of engines that started to be measured, and ``tuned``
+    by engine what was measured of it under load, where some were.
     """
     by_kind: dict[str, dict[str, Record]] = {}
     for step in plan.steps:
@@ -46,15 +47,14 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
         engine, tokens = params[name].params["engine"], parse_log("\n".join(result.get("said", []))).tokens
         if tokens is not None:
             caches[engine] = {"tokens": tokens, "expected": expected.get(engine)}
-    gates = by_kind.get("gate", {}).items()
-    scores = {
-        params[name].params["engine"]: {
-            "score": result["tools"]["score"],
-            "before": params[name].params.get("tools_before"),
-        }
-        for name, result in gates
-        if "tools" in result
-    }
+    scores = {}
+    for name, result in by_kind.get("gate", {}).items():
+        before = params[name].params.get("scores", {})
+        if result.get("scores"):
+            scores[params[name].params["engine"]] = {
+                suite: {"score": told["score"], "before": before.get(suite, {}).get("before")}
+                for suite, told in result["scores"].items()
+            }
     stops = {
         f"{params[name].box}/{params[name].params['unit']}": result["took"]
         for name, result in by_kind.get("stop_engine", {}).items()
@@ -65,7 +65,12 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
     if any(step.turn is not None for step in plan.steps) and not held:
         gap = 0.0
     trials = {params[name].params["engine"]: result["trial"] for name, result in by_kind.get("trial", {}).items()}
-    if trials and plan.gap.expected == 0.0:  # another copy served
+    tuned = {
+        params[name].params["engine"]: result
+        for kind in ("measure_knee", "try_settings")
+        for name, result in by_kind.get(kind, {}).items()
+    }
+    if (trials or tuned) and plan.gap.expected == 0.0:  # another copy served
         gap = 0.0
     cut = sum(r.get("cut", 0) for r in by_kind.get("drain", {}).values())
     return {
@@ -78,4 +83,5 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
         "caches": caches,
         "scores": scores,
         **({"trials": trials} if trials else {}),
+        **({"tuned": tuned} if tuned else {}),
     }

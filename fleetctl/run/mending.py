@@ -9,11 +9,10 @@ from dataclasses import asdict
 from fleetctl.doctor.examine import examine
 from fleetctl.doctor.families import FAMILIES
 from fleetctl.doctor.finding import Finding, Remedy
-from fleetctl.facts.types import lead_of
-from fleetctl.plan.types import Gap, Plan, PlannedStep, Stage
-from fleetctl.render.release import Release
+from fleetctl.plan.types import Plan, PlannedStep, Stage
 from fleetctl.run.examining import scene_of
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 
 STAGE = Stage(name="mend", summary="what is safe to repair, box by box")
 
@@ -39,30 +38,7 @@ def mending(fleet: str, wanted_lead: str, seen: Look, found: list[Finding]) -> P
 
     What cannot be taken back comes last of all, when everything else has been done.
     """
-    lead = lead_of(seen.observed, wanted_lead)
-    facts = seen.observed[lead]
-    live = facts.release or Release(fleet=fleet, layout=None)
-    meta = facts.generations.get(facts.generation or 0) or {}
-    return Plan(
-        move=new_move_name(),
-        fleet=fleet,
-        operation="doctor",
-        playbook="doctor",
-        from_layout=live.layout,
-        from_generation=facts.generation,
-        to_layout=live.layout,
-        generation=facts.generation,
-        previous=meta.get("previous"),
-        lead=lead,
-        boxes=tuple(seen.observed),
-        source=live,
-        release=live,
-        stages=(STAGE,),
-        steps=_steps(found),
-        gap=Gap(expected=0.0, why="no engine that serves stops"),
-        questions=seen.asked,
-        observed={box: facts.digest() for box, facts in seen.observed.items()},
-    )
+    return staying(fleet, wanted_lead, seen, "doctor", (STAGE,), _steps(found))
 
 
 def _steps(found: list[Finding]) -> tuple[PlannedStep, ...]:

@@ -109,5 +109,5 @@ def file_notes(subject: Subject, observed: Observed) -> list[str]:
 
 
 def _lands(release: Release) -> Release:
-    """What of a release lands on the boxes: not its text, and not sums, which depend on what was measured there."""
-    return release.model_copy(update={"spec": "", "budgets": ()})
+    """What of a release lands on the boxes: not texts, and not sums, which depend on what was measured there."""
+    return release.model_copy(update={"spec": "", "budgets": (), "tasks": {}})

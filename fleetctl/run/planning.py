@@ -20,6 +20,7 @@ from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import IN_PLACE, STAYING, WEIGHTS, Plan
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Engine, File, Release
+from fleetctl.run.gate_tasks import gate_tasks
 from fleetctl.run.knowing import refuse_unknown_flags
 from fleetctl.run.secrets import Expected, expected
 from fleetctl.run.sizing import refuse_what_cannot_start, size_up, sizings
@@ -51,8 +52,12 @@ def look(subject: Subject, releases: tuple[Release, ...] = (), fill: Callable[[F
 
 
 def wanted_release(subject: Subject, layout: str) -> Release:
-    """The release of a layout of the file. Raises SpecError, with the nearest name, when there is no such layout."""
-    return render_layout(subject.fleet, layout, spec_text=subject.text)
+    """The release of a layout of the file, with the files of tasks that its gates ask.
+
+    Raises SpecError, with the nearest name, when there is no such layout, or where a file of tasks is wrong.
+    """
+    tasks = gate_tasks(subject.fleet, subject.text, subject.file)
+    return render_layout(subject.fleet, layout, spec_text=subject.text, tasks=tasks)
 
 
 def live_release(observed: Observed, lead: str, fleet: str) -> Release:
@@ -175,7 +180,7 @@ def target_of(subject: Subject, wanted: Release, observed: Observed) -> Release:
     weights = measured_weights(observed, (wanted,))
     if not weights or wanted.layout is None:
         return wanted
-    return render_layout(subject.fleet, wanted.layout, weights=weights, spec_text=subject.text)
+    return render_layout(subject.fleet, wanted.layout, weights=weights, spec_text=subject.text, tasks=wanted.tasks)
 
 
 def same_on_boxes(one: Release, other: Release) -> bool:

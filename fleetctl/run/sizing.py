@@ -9,7 +9,6 @@ from fleetctl.checkpoint.sent import Sent
 from fleetctl.checkpoint.source import Checkpoint, read_files
 from fleetctl.engine.runtimes.flags import flag_values, layer_flags
 from fleetctl.engine.runtimes.known import RUNTIMES
-from fleetctl.engine.runtimes.vllm import ALIASES
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.plan.types import Sizing
 from fleetctl.remote.boxes import Boxes
@@ -58,7 +57,10 @@ def _forecast(fleet: Fleet, target: Release, engine: Engine, read: Checkpoint) -
     rank = min(engine.ranks, key=lambda rank: caches[rank.box] or rank.share * budgets[rank.box].memory)
     layers = (model.arguments, placement.arguments, placement.boxes[rank.box].arguments)
     kv = {} if model.kv_cache_dtype is None else {"--kv-cache-dtype": model.kv_cache_dtype}
-    arguments = {**kv, **flag_values(layer_flags(layers, ALIASES), ALIASES)}
+    runtime = RUNTIMES[engine.runtime]
+    loras = runtime.adapters(model.loras) if model.loras is not None and runtime.adapters is not None else []
+    words = layer_flags([loras, *layers], runtime.aliases)
+    arguments = {**kv, **flag_values(words, runtime.aliases)}
     files = Files(read.where, read.config, read.tensors)
     return forecast(model, placement, rank.box, budgets[rank.box].memory, rank.share, files, arguments)
 

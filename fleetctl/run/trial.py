@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fleetctl.capacity.calibration import BATCHED_TOKENS, Started, measure
 from fleetctl.capacity.forecast import Forecast
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.types import lead_of
-from fleetctl.plan.difference import BoxDifference, compare
+from fleetctl.plan.difference import BoxDifference, Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.types import Plan
 from fleetctl.render.engine import Place
-from fleetctl.render.release import Engine, Release
+from fleetctl.render.release import Engine, Rank, Release
 from fleetctl.render.trial import Trial, render_trial
 from fleetctl.run.calibrate import Calibration, calibration, one_of, writable
 from fleetctl.run.planning import Look, Subject
@@ -37,8 +37,7 @@ def plan_trial(
     for a split, for an engine that does not run as it should, and, unless ``hold``, where nobody would serve meanwhile.
     """
     live = live_in(subject, seen)
-    engines_on(live, subject, box)
-    engine, rank = one_of(live, box, model)
+    engine, _ = one_on(live, subject, box, model)
     writable(subject, engine.model, box)
     if engine.kind == "split":
         boxes = ", ".join(other.box for other in engine.ranks)
@@ -47,6 +46,43 @@ def plan_trial(
             hint=f"`fleetctl capacity calibrate {box} --running` reads what it logged when it started; a layout with a "
             f"copy on {box} can be measured by a start",
         )
+    out = taken_out(
+        subject,
+        seen,
+        engine,
+        stops=True,
+        hold=hold,
+        otherwise="use --hold: requests wait in the proxy while the engine starts twice; or `fleetctl capacity "
+        f"calibrate {box} --running` reads what it logged when it started",
+    )
+    trial, limits = _trial(subject, live, engine, box, share)
+    difference = replace(out.difference, trial=trial)
+    why = f"requests for {', '.join(out.left)} wait in the proxy" if out.left else None
+    plan = on_live(subject, seen, book, "calibrate", difference, why_held=why)
+    return plan.model_copy(update={"warnings": (*plan.warnings, *limits)})
+
+
+def one_on(live: Release, subject: Subject, box: str, model: str | None) -> tuple[Engine, Rank]:
+    """The engine on a box, of a model where several are there, and its rank there. Raises RefusedError or SpecError."""
+    engines_on(live, subject, box)
+    return one_of(live, box, model)
+
+
+@dataclass(frozen=True)
+class TakenOut:
+    """What takes an engine out of the proxy and brings it back, and the models that nobody serves meanwhile."""
+
+    difference: Difference
+    left: tuple[str, ...]
+
+
+def taken_out(subject: Subject, seen: Look, engine: Engine, *, stops: bool, hold: bool, otherwise: str) -> TakenOut:
+    """An engine leaves the proxy to be measured; with ``stops`` it is stopped then, and starts again as it was.
+
+    Raises RefusedError where it does not run as it should, and, unless ``hold``, where nobody would serve meanwhile;
+    ``otherwise`` says what can be done then. On a drained box it stays out.
+    """
+    live, box = live_in(subject, seen), engine.head.box
     generation = seen.observed[lead_of(seen.observed, subject.fleet.proxy.lead)].generation
     if any(other.id == engine.id for other in compare(live, live, seen.observed, generation).start):
         raise RefusedError(
@@ -57,34 +93,31 @@ def plan_trial(
     if left and not hold:
         raise RefusedError(
             f"while {engine.id} is measured no engine serves {', '.join(left)}; nothing was changed",
-            hint="bring another copy into rotation first; or use --hold: requests wait in the proxy while the engine "
-            f"starts twice; or `fleetctl capacity calibrate {box} --running` reads what it logged when it started",
+            hint=f"bring another copy into rotation first; or {otherwise}",
         )
-    trial, limits = _trial(subject, live, engine, box, share)
-    drained = seen.observed[box].drained is not None
-    server = server_of(engine)
+    drained = any(seen.observed[rank.box].drained is not None for rank in engine.ranks)
     nothing = nothing_to_do(live, seen)
-    here = BoxDifference(box, stop={rank.unit: seen.observed[box].units[rank.unit]}, start={rank.unit: (engine, rank)})
+    boxes = dict(nothing.boxes)
+    for rank in engine.ranks if stops else ():
+        unit = seen.observed[rank.box].units[rank.unit]
+        boxes[rank.box] = BoxDifference(rank.box, stop={rank.unit: unit}, start={rank.unit: (engine, rank)})
     difference = replace(
         nothing,
-        boxes={**nothing.boxes, box: here},
-        start=[engine],
+        boxes=boxes,
+        start=[engine] if stops else [],
         prove=[engine],
         open=[] if drained else [engine],
-        close=[] if drained else [server],
-        trial=trial,
+        close=[] if drained else [server_of(engine)],
         served=not left,
     )
-    why = f"requests for {', '.join(left)} wait in the proxy" if left else None
-    plan = on_live(subject, seen, book, "calibrate", difference, why_held=why)
-    return plan.model_copy(update={"warnings": (*plan.warnings, *limits)})
+    return TakenOut(difference, tuple(left))
 
 
 def _trial(
     subject: Subject, live: Release, engine: Engine, box: str, share: float | None
 ) -> tuple[Trial, tuple[str, ...]]:
     """The trial, and what is to be known of it before."""
-    fleet = _fleet_of(live, subject.fleet)
+    fleet = fleet_of(live, subject.fleet)
     forecast = size_up(fleet, subject.boxes, live, [engine]).get(engine.id, Forecast(()))
     usual, memory = engine.head.share, fleet.boxes[box].memory
     notes: tuple[str, ...] = ()
@@ -100,7 +133,7 @@ def _trial(
     return render_trial(fleet, place).model_copy(update={"weights": forecast.weights}), notes
 
 
-def _fleet_of(live: Release, fleet: Fleet) -> Fleet:
+def fleet_of(live: Release, fleet: Fleet) -> Fleet:
     """The file that the live layout was made from: what runs is measured, and not what is to come."""
     return parse_fleet(live.spec, "the fleet.yaml of the live layout") if live.spec else fleet
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fleetctl.spec.part import Count, Part
+from fleetctl.spec.part import Count, Name, Part
 from fleetctl.spec.units import Duration
 
 
@@ -26,23 +26,45 @@ class EmbeddingGate(Part):
     within: Duration = Field(default=120.0, description="longest time for an answer")
 
 
-class ToolsGate(Part):
-    """The tool-use test of `fleetctl eval tools`, asked of the engine directly: 60 scenarios, a score of 0 to 100."""
+class TaskFile(Part):
+    """Where the tasks are."""
+
+    file: Annotated[str, Field(min_length=1)] = Field(
+        description="JSON Lines with tasks as `fleetctl eval FILE` takes them; relative to fleet.yaml, at most 256 KiB"
+    )
+
+
+class ScoreGate(Part):
+    """A test with a score of 0 to 100, asked of the engine directly."""
 
     at_least: Annotated[float, Field(ge=0, le=100)] = Field(default=0.0, description="lowest score that passes")
     no_worse_than: Literal["current"] | None = Field(
         default=None,
         description="`current`: the score must not be lower than that of the build of this model that serves now, as "
-        "this gate or `fleetctl eval tools` noted it",
+        "this gate or `fleetctl eval` noted it",
     )
     tolerance: Annotated[float, Field(ge=0, le=100)] = Field(
         default=3.0, description="points that it may be lower nevertheless"
     )
+    models: tuple[Name, ...] = Field(default=(), description="models that are tested; default: all")
     concurrency: Count | None = Field(
-        default=None, description="scenarios asked at a time; default: the model's concurrency on that box"
+        default=None, description="questions asked at a time; default: the model's concurrency on that box"
     )
-    max_tokens: Count = Field(default=2048, description="longest answer to one scenario, thinking aloud included")
     within: Duration = Field(default=900.0, description="longest time for the whole test")
+
+
+class ToolsGate(ScoreGate):
+    """The tool-use test of `fleetctl eval tools`, asked of the engine directly: 60 scenarios, a score of 0 to 100."""
+
+    max_tokens: Count = Field(default=2048, description="longest answer to one scenario, thinking aloud included")
+    suite: Literal["tools", "tool-eval-bench"] = Field(
+        default="tools",
+        description="`tools` is fleetctl's own; `tool-eval-bench` has to be installed where fleetctl runs",
+    )
+
+
+class TasksGate(ScoreGate, TaskFile):
+    """A file of tasks with known answers, asked of the engine directly: a score of 0 to 100."""
 
 
 class LongContextGate(Part):
@@ -83,3 +105,4 @@ class Gates(Part):
         default=None, description="answers compared with those of the build that serves; without this key there is none"
     )
     tools: ToolsGate | None = Field(default=None, description="a tool-use test; without this key there is none")
+    evaluations: tuple[TasksGate, ...] = Field(default=(), description="files of tasks with known answers")

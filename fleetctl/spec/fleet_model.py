@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fleetctl.spec.part import Count, Name, Part
+from fleetctl.spec.part import Count, Name, Part, Rule
 from fleetctl.spec.secret import SecretRef
 from fleetctl.spec.units import Duration, Size
 
@@ -20,12 +21,35 @@ class Venv(Part):
     venv: str = Field(description="path on the box; the engine is started as VENV/bin/vllm, or what `runtime:` has")
 
 
+def _image_id(value: Any) -> Any:
+    """Docker shows an ID with ``sha256:`` before it, Podman without."""
+    return f"sha256:{value}" if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else value
+
+
+ImageId = Annotated[
+    str,
+    BeforeValidator(_image_id),
+    Field(pattern=r"^sha256:[0-9a-f]{64}$"),
+    Rule("the ID of an image is sha256: and 64 hex digits; `fleetctl images list` shows it"),
+]
+
+
 class Container(Part):
     """Launch from a container image with host networking."""
 
-    image: str = Field(description="image reference, best pinned by digest: name@sha256:…")
+    image: str = Field(description="image reference, best pinned: name@sha256:…, or any name together with id:")
+    id: ImageId | None = Field(
+        default=None,
+        description="ID of the image, which stays the same when it is copied from box to box: engines start from this "
+        "image and no other; `fleetctl images list` shows it",
+    )
     engine: Literal["docker", "podman"] = Field(default="docker", description="program that runs the container")
-    options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --gpus=all")
+    gpus: Literal["nvidia", "amd", "intel", "none"] = Field(
+        default="nvidia",
+        description="whose GPUs the container gets, all of them; options that name devices themselves (--gpus, "
+        "--device) stand in for it",
+    )
+    options: tuple[str, ...] = Field(default=(), description="further options of `run`, for example --cap-add=IPC_LOCK")
 
 
 class Program(Part):
@@ -68,6 +92,30 @@ class Measured(Part):
     at: str = Field(description="the day")
 
 
+MaxLoraRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
+"""What vLLM takes for --max-lora-rank."""
+
+
+class Loras(Part):
+    """A model that takes LoRA adapters at run time: `fleetctl lora push` brings them, with no word of them here."""
+
+    max_loras: Count = Field(
+        default=8, description="adapters that one batch may use (--max-loras); each takes memory all the time"
+    )
+    max_lora_rank: MaxLoraRank = Field(default=16, description="highest rank of an adapter (--max-lora-rank)")
+    max_cpu_loras: Count | None = Field(
+        default=None,
+        description="adapters kept in the memory of the box (--max-cpu-loras); further ones are read from the disk "
+        "when they are asked for; default: as many as max_loras",
+    )
+
+    @model_validator(mode="after")
+    def _enough(self) -> Loras:
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise ValueError(f"max_cpu_loras has to be at least max_loras, which is {self.max_loras}")
+        return self
+
+
 class Model(Part):
     """A model the fleet can serve."""
 
@@ -80,6 +128,9 @@ class Model(Part):
     context: Count = Field(description="longest request in tokens (--max-model-len)")
     kv_cache_dtype: str | None = Field(default=None, description="--kv-cache-dtype, for example fp8")
     speculative: Speculative | None = Field(default=None, description="speculative decoding (--speculative-config)")
+    loras: Loras | None = Field(
+        default=None, description="it takes LoRA adapters, pushed while it serves; `{}` for the defaults; default: none"
+    )
     runtime: RuntimeName = Field(default="vllm", description="kind of engine; docs/engines.md says what each can do")
     task: Task | None = Field(
         default=None,

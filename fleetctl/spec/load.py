@@ -12,6 +12,7 @@ from fleetctl.spec.checks import check
 from fleetctl.spec.explain import explain
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.problems import FleetFileError, Problem, listed
+from fleetctl.spec.problems import Path as KeyPath
 from fleetctl.spec.syntax import LONGEST, compose, lines_of
 from fleetctl.spec.tree import TooLargeError, Tree
 from fleetctl.spec.wants import required
@@ -68,6 +69,13 @@ def parse_fleet(text: str, source_name: str) -> Fleet:
     if problems or fleet is None:
         raise FleetFileError(source_name, [_inside(problem, lines) for problem in problems])
     return fleet
+
+
+def problem_at(text: str, source_name: str, path: KeyPath, message: str) -> FleetFileError:
+    """The error for a value of a file that is valid by itself, at its place in the text."""
+    root = compose(text.removeprefix("\ufeff"), source_name)
+    assert root is not None
+    return FleetFileError(source_name, [Tree(root).problem(path, message)])
 
 
 def _read(path: Path) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleetctl.spec.units import gib
+from fleetctl.spec.units import gib, parse_size
 
 GIB = 1024**3
 ROOM = 4 * GIB  # bytes kept beside what other processes hold today: they grow, and the kernel needs some
@@ -39,6 +39,12 @@ class Starter:
     venv: str | None
     other_venvs: tuple[str, ...]
     superseded: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def usable(self) -> float:
+        """The part of its memory that the box with the least room leaves to engines, in whole hundredths."""
+        sizes = [(parse_size(box.memory), parse_size(box.reserve)) for box in self.boxes]
+        return min((memory - reserve) * 100 // memory / 100 for memory, reserve in sizes)
 
 
 def starter(surveys: Mapping[str, Mapping[str, Any]]) -> Starter:

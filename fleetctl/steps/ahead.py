@@ -10,29 +10,6 @@ from fleetctl.steps.weights import look
 
 
 @register
-class HaveImage(Step):
-    """The box has the container image; pulled when it has not. It stays there when the move is undone."""
-
-    kind = "have_image"
-
-    def check(self, context: Context, step: PlannedStep) -> bool:
-        image = step.params["image"]
-        built = context.box(step).call("builds", binaries=[], images=[[step.params["engine"], image]])
-        return built[image] is not None
-
-    def do(self, context: Context, step: PlannedStep) -> Record:
-        engine, image = step.params["engine"], step.params["image"]
-        ran = context.box(step).call("image_pull", engine=engine, image=image, limit=step.params["limit"])
-        if ran["rc"] != 0:
-            last = " ".join(ran["err"].split())[-300:]
-            raise StepError(
-                f"{step.box}: {engine} cannot pull {image}: {last}",
-                hint=f"check image: of the model, and that {step.box} reaches the registry ({engine} login)",
-            )
-        return {"pulled": image}
-
-
-@register
 class FetchWeights(Step):
     """The box has the weights of a hub id; fetched when it has not. They stay there when the move is undone."""
 

@@ -19,12 +19,16 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Context:
-    """What steps work with. ``fill`` resolves the secrets in a file; ``say`` reports progress of a step."""
+    """What steps work with. ``fill`` resolves the secrets in a file; ``say`` reports progress of a step.
+
+    ``stopped``: whether the move is going to be undone, so that what takes long here can end early.
+    """
 
     plan: Plan
     boxes: Boxes
     fill: Callable[[File], str]
     say: Callable[[PlannedStep, Record], None]
+    stopped: Callable[[], bool] = lambda: False
 
     def box(self, step: PlannedStep) -> BoxConnection:
         """Connection to the box that the step acts on."""

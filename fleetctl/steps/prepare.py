@@ -74,7 +74,7 @@ class StageRelease(Step):
                 "builds",
                 binaries=sorted({engine.binary for engine in engines if engine.binary}),
                 packages={one.binary: RUNTIMES[one.runtime].packages for one in engines if one.binary},
-                images=sorted({engine.image for engine in engines if engine.image}),
+                images=sorted({(engine.image[0], engine.image_reference) for engine in engines if engine.image}),
             ),
         }
         box.call("write_meta", number=step.params["generation"], meta=meta)

@@ -20,7 +20,8 @@ class AskCurrent(Step):
         assert gate is not None
         try:
             with context.box(step).tunnel(params["address"], params["port"]) as socket:
-                return {"answers": answers_of(params["url"], params["served_as"], gate, socket)}
+                told = answers_of(params["url"], params["served_as"], gate, socket)
+                return {"answers": [one.text for one in told]}
         except EngineError as error:
             context.say(
                 step, {"log": f"{params['engine']} did not answer: {error.message}; nothing is compared with it"}

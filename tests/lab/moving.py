@@ -175,6 +175,10 @@ class Moving:
     def run(self, *words: str, text: str | None = None, env: Mapping[str, str] | None = None) -> Ran:
         return self.start(*words, text=text, env=env).finish()
 
+    def run_bare(self, *words: str) -> Ran:
+        """``fleetctl WORDS --json``, for what needs no fleet.yaml."""
+        return Running([FLEETCTL, *words, "--json"], os.environ).finish()
+
     def cutover(self, to: str, text: str | None = None, env: Mapping[str, str] | None = None) -> Ran:
         """A cutover that has to succeed."""
         ran = self.run("cutover", "--to", to, "--yes", text=text, env=env)

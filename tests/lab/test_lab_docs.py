@@ -20,13 +20,23 @@ from places import BOXES_ARE, DIRTY, NEW
 
 from fleetctl.cli.main import app
 from fleetctl.lab.lab import Lab
+from fleetctl.lab.tinylora import make_tiny_base, make_tiny_lora
 
 ELSEWHERE = {
     ".venv/bin/fleetctl status": "test_lab_demo.py, on the boxes that are left",
     ".venv/bin/fleetctl lab ssh box1": "test_lab_boxes.py",
     ".venv/bin/fleetctl lab down": "test_lab_boxes.py",
+    "fleetctl lab up --podman --dir /var/lib/podman-lab": "test_lab_podman.py",
+    "fleetctl images push MODEL": "test_lab_podman.py, where boxes run containers",
+    "fleetctl images push IMAGE BOX --from BOX --limit 2GB/s": "test_lab_podman.py",
+    "fleetctl eval tools --suite tool-eval-bench": "test_lab_suites.py, in an environment of its own",
+    "fleetctl eval tools --suite inspect:inspect_evals/gsm8k --within 1h": "test_lab_suites.py, another task",
+    "fleetctl eval tools --suite inspect:my_task.py@name": "test_lab_suites.py",
+    "fleetctl lora push ./contracts --via loras@spark1 --user loras": "test_lab_loras_role.py, with that user",
 }
-"""Commands on the reader's own lab, which the tests must leave alone: which test runs the same."""
+"""Commands on the reader's own lab, which the tests must leave alone, and on other boxes: which test runs the same."""
+
+_LAST_MOVE = "$(fleetctl history --json | grep -o '20[0-9TZ-]*-[0-9a-f]\\{4\\}' | tail -n 1)"
 
 FORMS = {
     "fleetctl capacity MODEL [--box-memory 128GB] [--share 0.76] [--kv fp8] [--tp 1,2] [--pp 1,2] [--context N]": (
@@ -38,6 +48,10 @@ FORMS = {
     "fleetctl capacity MODEL --log engine.log --box-memory 121.63GiB --share 0.72": (
         "fleetctl capacity ./llama --log engine.log --box-memory 121.63GiB --share 0.72"
     ),
+    "fleetctl weights pull qwen": "fleetctl weights pull qwen --from ./base",  # a hub is not reached from here
+    "fleetctl setup --engine vllm==0.11.0": "fleetctl setup",  # the environment is there
+    "fleetctl history MOVE": f"fleetctl history {_LAST_MOVE}",
+    "fleetctl history MOVE --json": f"fleetctl history {_LAST_MOVE} --json",
 }
 """Lines that show how a command is called → one way to call it."""
 
@@ -54,8 +68,13 @@ IMPORTED = {
     "vllm-qwen.service": "vllm-qwen.service",
     "sparkrun.yaml": "recipe.yaml",
     "haproxy.cfg": "haproxy.cfg",
+    "nginx.conf": "nginx.conf",
 }
-"""Files of tests/unit/imported → the names that docs/import.md has for them."""
+"""Files of tests/unit/imported → the names that the pages have for them."""
+
+WEIGHTS = "/models/qwen"
+LAST = "docs/setup.md"
+"""The page that gives the boxes back."""
 
 ENDLESS = re.compile(r"\b(web|top|exporter|clients --watch)\b(?!.*(--once|--write|--watch 60))|logs .*-f\b")
 MAY_FIND = re.compile(r"\bfleetctl (doctor|clients|status|guard status)\b")
@@ -76,6 +95,9 @@ def office(moving_lab: Lab, request: pytest.FixtureRequest, tmp_path_factory: py
     _command(folder)
     # `fleetctl lab` means this lab.
     base = moving_lab.root / "base"
+    for line in ("weights pull qwen --from ./base", "weights push qwen"):
+        done = ran(f"fleetctl {line}", folder)
+        assert done.returncode == 0, done.stderr
     base.symlink_to(moving_lab.base)
     os.environ["FLEETCTL_LAB"] = str(moving_lab.root)
     yield folder
@@ -91,6 +113,8 @@ def _boxes(lab: Lab) -> None:
             cp /home/fleet/.ssh/authorized_keys ~ops/.ssh/
             chown -R ops: ~ops/.ssh
             echo 'ops ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/ops
+            cp -r /opt/standin /opt/standin-33
+            sed -i s/0.32.0+standin/0.33.0/ /opt/standin-33/__init__.py
         """
         lab.exec(box.name, ["sh", "-ec", script])
 
@@ -118,11 +142,15 @@ def _files(lab: Lab, folder: Path) -> None:
         box: {"gpu_memory_utilization": 0.45} for box in tree["layouts"]["replicas"]["qwen"]["copies"]
     }
     tree["layouts"]["replicas"]["small"] = {"copies": {"spark2": {"gpu_memory_utilization": 0.2}}}
+    tree["models"]["qwen"] |= {"weights": WEIGHTS, "loras": {}, "launch": {"build": "v32"}}
+    tree["builds"] = {"v32": {"venv": "/opt/standin"}, "v33": {"venv": "/opt/standin-33"}}
     tree["guard"] = {}
     (folder / "office.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
     shutil.copy(folder / "office.yaml", folder / "fleet.yaml")
     (folder / "tasks.jsonl").write_text('{"prompt": "What is 17*23?", "score": "numeric", "expected": 391}\n')
     write_model(folder / "llama")
+    make_tiny_base(folder / "base")
+    make_tiny_lora(folder / "contracts")
     for name, given in IMPORTED.items():
         shutil.copy(ROOT / "tests/unit/imported" / name, folder / given)
     (folder / "jobs").mkdir()
@@ -183,7 +211,7 @@ def ran(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("page", dict.fromkeys(shown.page for shown in commands()))
+@pytest.mark.parametrize("page", sorted({shown.page for shown in commands()}, key=lambda page: page == LAST))
 def test_every_command_of_a_page_does_what_the_page_says(page: str, office: Path, moving_lab: Lab) -> None:
     if page != "README.md":
         prepared = ran("fleetctl cutover --to replicas", office)
@@ -203,3 +231,8 @@ def test_every_command_of_a_page_does_what_the_page_says(page: str, office: Path
         fine = {0} | away | ({9} if MAY_FIND.search(text) else set()) | ({130, 2} if ENDLESS.search(text) else set())
         assert done.returncode in fine, f"{shown}\nrun as: {text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         assert "Traceback" not in done.stdout + done.stderr, shown
+
+
+def test_what_is_run_elsewhere_is_there() -> None:
+    here = Path(__file__).parent
+    assert [told for told in ELSEWHERE.values() if not (here / told.split(",")[0]).exists()] == []

@@ -19,6 +19,7 @@ from planned import BEFORE, boxes_in, layout, office
 from rich.console import Console
 from standin_process import Running, start
 
+from fleetctl.bench import way
 from fleetctl.bench.knee import Answer, Kind, Point
 from fleetctl.bench.mix import Lengths, Mix
 from fleetctl.bench.prompts import Counting, Dialect, Prompts
@@ -110,6 +111,12 @@ def test_the_limit_of_an_engine_is_no_knee_and_the_report_has_all_numbers(engine
     ("words", "status", "said"),
     [
         (("bench", "--against", "nonsense"), 2, "https://"),
+        (("tune", "--hold"), 2, "--hold says nothing here"),
+        (("tune", "--settings", "batched_tokens"), 2, "it has no values"),
+        (("tune", "--against", "http://127.0.0.1:9", "--drain"), 2, "--against names the endpoint"),
+        (("tune", "--profiles", "/nowhere/at/all"), 2, "there is no such folder"),
+        (("profile", "show", "gb10-nvfp4"), 2, "did you mean gb10-nvfp4-71gib-office?"),
+        (("profile", "save", "--fleet", "/nowhere/fleet.yaml"), 2, "/nowhere/fleet.yaml"),
         (("bench", "--against", "http://127.0.0.1:9", "-c", "1", "--rate", "2"), 2, "three ways"),
         (("bench", "--against", "http://127.0.0.1:9", "qwen"), 2, "--against names the endpoint"),
         (("bench", "--against", "http://127.0.0.1:9", "--mix", "tea"), 2, "there is no mix tea"),
@@ -253,7 +260,7 @@ def test_a_name_that_nothing_has_and_a_fleet_without_a_layout_are_refused(monkey
 
 
 def test_an_engine_that_cannot_be_reached_either_way_is_said_with_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benching, "_answers", lambda endpoint: False)
+    monkeypatch.setattr(way, "answers", lambda endpoint: False)
     gone = BoxError("b", "no route to host")
     subject = Subject(office(), "", cast(Any, {}), {"b": gone})
     engine = layout("replicas").engines[1]

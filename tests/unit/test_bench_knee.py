@@ -61,8 +61,8 @@ class Engine:
             requests=50,
         )
 
-    def found(self, most: int = 64, probes: int = 24) -> tuple[list[Point], Answer]:
-        return search(self.measure, Range(most, probes))
+    def found(self, most: int = 64, probes: int = 24, expected: int | None = None) -> tuple[list[Point], Answer]:
+        return search(self.measure, Range(most, probes, expected))
 
 
 def best(curve: Curve, most: int) -> int:
@@ -146,6 +146,30 @@ def test_hundreds_of_noisy_curves_have_their_knee_found_with_far_fewer_measureme
     assert within >= 180
     assert statistics.quantiles(lost, n=20)[-1] <= 0.05
     assert max(counts) <= 24 and statistics.mean(counts) <= 20
+
+
+@pytest.mark.parametrize(("times", "saved"), [(1.0, 1.5), (0.5, 0.0), (2.0, 0.0), (0.25, -0.5), (4.0, -0.5)])
+def test_a_knee_that_others_measured_is_where_the_search_begins_and_one_that_is_wrong_misleads_nobody(
+    times: float, saved: float
+) -> None:
+    good, lost, counts, usual = 0, [], [], []
+    for seed in range(40):
+        _, curve = knee_curve(random.Random(seed))
+        truth = best(curve, 64)
+        usual.append(len(Engine(curve, noise=0.03, seed=seed).found()[0]))
+        measured, found = Engine(curve, noise=0.03, seed=seed).found(expected=max(1, round(truth * times)))
+        counts.append(len(measured))
+        lost.append(1 - curve(found.concurrency) / curve(truth))
+        good += steps_apart(found.concurrency, truth) <= 1 and lost[-1] <= 0.03
+    print(f"\n{times}: {good} of 40; {statistics.mean(counts):.1f} measurements, {statistics.mean(usual):.1f} without")
+    assert good >= 37 and statistics.quantiles(lost, n=20)[-1] <= 0.05
+    assert statistics.mean(usual) - statistics.mean(counts) >= saved
+
+
+def test_a_search_that_expects_something_begins_below_it_and_says_so() -> None:
+    first = next_step([], Range(64, 24, 12))
+    assert isinstance(first, Probe) and (first.concurrency, "expected at 12" in first.why) == (6, True)
+    assert [next_step([], Range(8, 24, expected)) for expected in (1, 3, 40)] == [next_step([], Range(8))] * 3
 
 
 def test_less_noise_needs_fewer_measurements_and_errs_less() -> None:

@@ -344,7 +344,8 @@ def test_a_tag_that_is_another_image_on_the_other_box_is_told() -> None:
     assert box_findings(told[0], seen, told[0]) == []
     (found,) = box_findings(told[0], seen, told[1])
     assert (found.code, found.where) == ("B09", image)
-    assert f"on b: docker pull {image}" in found.fix and "image: nvcr.io/nvidia/vllm:latest@sha256:…" in found.fix
+    assert f"`fleetctl images push {image} --from a b`, or on b: docker pull {image}" in found.fix
+    assert f"`id: sha256:{'1' * 64}` beside image:" in found.fix
 
 
 def test_two_proxies_with_different_haproxy_are_a_note() -> None:

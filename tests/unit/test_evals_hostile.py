@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleetctl.engine.client import EngineClient, EngineError
 from fleetctl.errors import SpecError
-from fleetctl.evals import asking
+from fleetctl.evals import asking, judging
 from fleetctl.evals.asking import Answered, Endpoint, run_suite, run_tasks
 from fleetctl.evals.scenario import load_suite
 from fleetctl.evals.tasks import parse_tasks
@@ -96,7 +99,7 @@ def ask(body: Body, *lines: dict[str, Any], within: float = 20.0) -> list[Answer
 
 @pytest.mark.parametrize("body", JUNK.values(), ids=JUNK.keys())
 def test_whatever_a_server_answers_is_wrong_with_a_reason(body: Body, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "JUDGE_LIMIT", 0.5)
+    monkeypatch.setattr(judging, "LIMIT", 0.5)
     (one,) = ask(body, {"score": "exact", "expected": "y"})
     assert one.points == 0 and one.why
     suite = load_suite()
@@ -132,10 +135,20 @@ def test_an_answer_without_end_ends(body: Body, why: str, monkeypatch: pytest.Mo
 def test_a_rule_that_takes_years_over_an_answer_is_given_up(
     rule: dict[str, Any], answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "JUDGE_LIMIT", 0.3)
+    monkeypatch.setattr(judging, "LIMIT", 0.3)
     slow, quick = ask(said(answer), rule, {"score": "exact", "expected": answer.strip()})
     assert (slow.points, slow.why) == (0.0, "judging the answer by its rule took more than 0.3 s")
     assert quick.points == 1
+
+
+def test_in_a_thread_such_a_rule_is_given_up_too_and_what_helped_judging_is_gone() -> None:
+    rule = {"score": "regex", "expected": "(a+)+$"}
+    with ThreadPoolExecutor(1) as pool:
+        slow, quick = pool.submit(ask, said("a" * 60 + "b"), rule, {"score": "regex", "expected": "b$"}).result()
+    assert (slow.points, slow.why) == (0.0, "judging the answer by its rule took more than 5 s")
+    assert quick.points == 1
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert [pid for pid in children if "judging" in Path(f"/proc/{pid}/cmdline").read_text()] == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from fleetctl.cli.main import app
 from fleetctl.engine.client import EngineError
-from fleetctl.errors import SpecError
+from fleetctl.errors import SpecError, UnhealthyError
 from fleetctl.evals.quality import difference, estimate, percentile
 from fleetctl.evals.scorers import cosine, points
 from fleetctl.evals.tasks import Task, parse_tasks
@@ -189,6 +189,10 @@ def test_a_smaller_model_is_compared_with_a_larger_one(server: str, tmp_path: Pa
     assert (small["prompt_tokens"], small["tokens"], small["memory"]) == (30, 6, None)
     shown = CliRunner().invoke(app, ["eval", str(file), *ways], catch_exceptions=False).output
     assert "66.7 %" in shown and "small: hard: it said 381" in shown
+    with pytest.raises(UnhealthyError, match=r"below 70 %: small 66\.7"):
+        CliRunner().invoke(app, ["eval", str(file), *ways, "--at-least", "70"], catch_exceptions=False)
+    with pytest.raises(SpecError, match=r"there is no file tool \(`fleetctl eval tools` is a test"):
+        CliRunner().invoke(app, ["eval", "tool"], catch_exceptions=False)
     for wrong, said in ((["--models", "lrge"], "does not serve lrge"), ([], "scored `similar`")):
         with pytest.raises(SpecError, match=said):
             args = ["eval", str(file), "--against", server, *wrong, *(["--embeddings", "embedder"] if wrong else [])]

@@ -10,10 +10,10 @@ from perfect_model import Fault, right, serving
 
 from fleetctl.engine.client import EngineError
 from fleetctl.evals.asking import Endpoint, run_suite
-from fleetctl.evals.judge import Called, Reply, Verdict, judge
+from fleetctl.evals.judge import Called, Reply, judge
 from fleetctl.evals.scenario import load_suite
-from fleetctl.evals.score import Score, score
-from fleetctl.gates.tools import score_of, shown_all
+from fleetctl.evals.score import Outcome, Score, score, shown_all
+from fleetctl.gates.scored import Exam, score_of
 
 SUITE = load_suite()
 CATEGORIES = SUITE.categories
@@ -28,8 +28,8 @@ def scored(fault: Fault | None = None, category: str = "", concurrency: int = 8)
 
 
 def test_who_answers_nothing_at_all_has_no_score() -> None:
-    with pytest.raises(EngineError, match="answered none of the 60 scenarios: not answered"):
-        score_of(Endpoint("http://127.0.0.1:9", "m"), 8, 60.0, lambda _: None)
+    with pytest.raises(EngineError, match="answered none of the 60 questions: not answered"):
+        score_of(Exam("tools", 8, 60.0), Endpoint("http://127.0.0.1:9", "m"), lambda _: None)
 
 
 def test_what_a_server_refuses_alike_is_one_line_and_each_wrong_answer_has_its_own() -> None:
@@ -37,10 +37,10 @@ def test_what_a_server_refuses_alike_is_one_line_and_each_wrong_answer_has_its_o
     refused, said = Reply(wrong="status 400"), Reply(text="no")
     lines = shown_all(
         [
-            Verdict(one, refused, "status 400"),
-            Verdict(two, said, "no call"),
-            Verdict(three, refused, "status 400"),
-            Verdict(four, said, "no call"),
+            Outcome(one.id, "", 0, "status 400", refused),
+            Outcome(two.id, "", 0, "no call", said),
+            Outcome(three.id, "", 0, "status 400", refused),
+            Outcome(four.id, "", 0, "no call", said),
         ]
     )
     assert lines[0] == f"{one.id} and 1 more: status 400"
@@ -56,7 +56,7 @@ def test_there_are_twelve_categories_of_five_and_every_tool_is_known() -> None:
 
 def test_a_perfect_model_scores_100() -> None:
     told = scored()
-    assert [f"{verdict.scenario.id}: {verdict.why}" for verdict in told.failures] == []
+    assert [f"{verdict.name}: {verdict.why}" for verdict in told.failures] == []
     assert told.total == 100
 
 

@@ -192,7 +192,7 @@ def test_a_firewall_that_is_right_needs_nothing_and_one_that_should_not_be_there
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
-        ({"nft": None}, "b: nftables is not installed: apt-get install nftables"),
+        ({"nft": None}, "b: nftables is not installed: fleetctl setup b --only packages"),
         ({"firewall": FirewallFacts(loaded=True)}, "b: there is a table inet fleetctl that fleetctl did not load"),
     ],
 )

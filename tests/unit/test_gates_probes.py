@@ -9,7 +9,7 @@ from planned import BEFORE, boxes_in, layout, plan, unit
 
 from fleetctl.engine.client import EngineError
 from fleetctl.facts.types import Observed
-from fleetctl.gates.probes import PROMPTS, pass_probes
+from fleetctl.gates.probes import PROMPTS, Said, pass_probes
 from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
 from fleetctl.spec.fleet_gates import SameAnswersGate
@@ -23,7 +23,7 @@ SPLIT = layout("split")
 )
 def test_the_part_that_is_the_same_has_to_be_large_enough(changed: int, at_least: float, passes: bool) -> None:
     before = [f"answer {number}" for number in range(len(PROMPTS))]
-    now = [text + (" indeed" if number < changed else " \n") for number, text in enumerate(before)]
+    now = [Said(text + (" indeed" if number < changed else " \n")) for number, text in enumerate(before)]
     gate = SameAnswersGate(at_least=at_least)
     if passes:
         assert pass_probes("x", gate, before, now) == {"same": 1 - changed / 10, "prompts": 10}

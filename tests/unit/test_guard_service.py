@@ -130,6 +130,29 @@ def test_an_engine_without_a_chat_template_is_asked_for_a_plain_completion() -> 
         assert not completion(place, 5.0)[0]
 
 
+def test_an_engine_that_embeds_is_asked_for_a_vector() -> None:
+    for status, well in ((200, True), (500, False), (429, True)):
+        with engine(status, '{"data": []}') as place:
+            encoder = place._replace(path="/v1/embeddings", question='{"model": "m", "input": "Hello"}')
+            assert completion(encoder, 5.0)[:2] == (well, False)
+    with engine(200, "{}", wait=3.0) as place:
+        assert completion(place._replace(path="/rerank", question="{}"), 0.5)[:2] == (False, True)
+
+
+OTHERS = [
+    ('sglang:num_running_reqs{tp_rank="0"} 2\nsglang:num_queue_reqs 1\nsglang:token_usage 0.5', (2, 1)),
+    ("llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\nllamacpp:n_decode_total 9", (1, 0)),
+    ('te_queue_size 3\nte_embed_success 7\nte_request_success{method="batch"} 7', (0, 3)),
+]
+
+
+@pytest.mark.parametrize(("page", "seen"), OTHERS, ids=["sglang", "llama.cpp", "router"])
+def test_the_counters_of_other_engines_are_known_too(page: str, seen: tuple[int, int]) -> None:
+    found = measured(page)
+    assert found is not None and (found.running, found.waiting) == seen
+    assert found.counters
+
+
 def test_silence_is_told_from_an_error() -> None:
     with engine(200, event(content="late"), wait=3.0) as place:
         assert completion(place, 0.5)[:2] == (False, True)

@@ -79,6 +79,13 @@ def test_the_base_has_another_name_when_its_packages_change_but_not_their_order(
     assert rootfs.digest(["a", "b"]) != rootfs.digest(["a", "b", "c"])
 
 
+@pytest.mark.parametrize(("kind", "file"), [("podman", "storage.conf"), ("docker", "daemon.json")])
+def test_only_boxes_that_run_containers_have_what_those_need(kind: str, file: str) -> None:
+    plain = rootfs.files_for(rootfs.PACKAGES)
+    more = rootfs.files_for((*rootfs.PACKAGES, *rootfs.CONTAINERS[kind]))
+    assert {name.rpartition("/")[2] for name in more.keys() - plain.keys()} == {file}
+
+
 def test_a_complete_base_is_used_and_an_interrupted_build_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +95,7 @@ def test_a_complete_base_is_used_and_an_interrupted_build_is_not(
             raise LabError("the network went away")
 
     monkeypatch.setattr(rootfs, "_bootstrap", bootstrap)
-    monkeypatch.setattr(rootfs, "_furnish", lambda target: None)
+    monkeypatch.setattr(rootfs, "_furnish", lambda target, files: None)
     (tmp_path / "partial-1").mkdir()  # what a build that was killed leaves
     fail = True
     with pytest.raises(LabError, match="went away"):

@@ -114,8 +114,8 @@ def test_a_unit_of_the_address_that_is_down_or_not_enabled_is_brought_back() -> 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"keepalived": None}, "b: keepalived is not installed: apt-get install keepalived"),
-        ({"haproxy": None}, "b: HAProxy is not installed: apt-get install haproxy"),
+        ({"keepalived": None}, "b: keepalived is not installed: fleetctl setup b --only packages"),
+        ({"haproxy": None}, "b: HAProxy is not installed: fleetctl setup b --only packages"),
         ({"addresses": ["192.0.2.1"]}, "b: it does not have the address 10.0.0.2 that fleet.yaml says"),
         ({"vrrp": {"router_ids": [7, 51]}}, "b: its own keepalived.service has virtual_router_id 51 too"),
         ({"vrrp": {"addresses": ["10.0.0.50"]}}, "b: its own keepalived.service has 10.0.0.50 in its configuration"),

@@ -41,7 +41,7 @@ STANDS_IN_THE_WAY = {
     ),
     "no proxy": (
         boxes_in(SPLIT_LAYOUT, a={"haproxy": None}),
-        "a: HAProxy is not installed: apt-get install haproxy",
+        "a: HAProxy is not installed: fleetctl setup a --only packages",
     ),
     "port": (
         on_b(ports={8000: process(unit_name="jupyter.service")}),

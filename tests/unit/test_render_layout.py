@@ -333,14 +333,78 @@ def container(**launch: Any) -> str:
 
 
 def test_a_container_is_removed_before_and_after_and_gets_variables_by_name() -> None:
-    unit = container(options=["--gpus=all"])
-    assert "ExecStartPre=-/usr/bin/docker rm -f fleetctl-replicas-qwen\n" in unit
-    assert "ExecStopPost=-/usr/bin/docker rm -f fleetctl-replicas-qwen\n" in unit
+    unit = container(options=["--cap-add=IPC_LOCK"])
+    assert "ExecStartPre=-/usr/bin/docker rm --force fleetctl-replicas-qwen\n" in unit
+    assert "ExecStopPost=-/usr/bin/docker rm --force fleetctl-replicas-qwen\n" in unit
     assert "ExecStop=/usr/bin/docker stop -t 60 fleetctl-replicas-qwen\n" in unit
-    assert "run --rm --init --name fleetctl-replicas-qwen --network host --ipc host" in unit
-    assert "-e HF_HUB_OFFLINE -e HF_TOKEN -e FLEETCTL_ENGINE --gpus=all --entrypoint vllm vllm@sha256:1 serve" in unit
+    assert "run --rm --init --pull=never --name fleetctl-replicas-qwen --network host --ipc host" in unit
+    assert "-e HF_TOKEN -e FLEETCTL_ENGINE --cap-add=IPC_LOCK --entrypoint vllm vllm@sha256:1 serve" in unit
     assert "--mount type=bind,source=/models/qwen-nvfp4,target=/models/qwen-nvfp4,readonly" in unit
 
 
-def test_a_podman_container_stays_in_the_control_group_of_its_unit() -> None:
-    assert "--cgroups=disabled --replace" in container(engine="podman")
+def test_a_podman_container_has_group_limits_and_log_of_its_unit_and_is_watched() -> None:
+    unit = container(engine="podman")
+    assert "--cgroups=disabled --ulimit=host --log-driver=passthrough" in unit
+    assert (
+        "ExecStart=/usr/bin/python3 /etc/fleetctl/bin/contained.py /run/fleetctl-replicas-qwen.pid /usr/bin/podman"
+        in unit
+    )
+    assert "--pidfile /run/fleetctl-replicas-qwen.pid " in unit
+    assert "ExecStartPre=-/usr/bin/podman rm --force --ignore --time 0 fleetctl-replicas-qwen\n" in unit
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        ({}, "--gpus all "),
+        ({"engine": "podman"}, "--device nvidia.com/gpu=all "),
+        ({"gpus": "amd"}, "--device /dev/kfd --device /dev/dri --group-add video "),
+        ({"gpus": "intel", "engine": "podman"}, "--device /dev/dri --group-add video "),
+        ({"options": ["--gpus", "device=1"]}, "-e FLEETCTL_ENGINE --gpus device=1 --entrypoint"),
+        ({"options": ["--device=/dev/nvidia0"]}, "-e FLEETCTL_ENGINE --device=/dev/nvidia0 --entrypoint"),
+        ({"gpus": "none"}, "-e FLEETCTL_ENGINE --entrypoint"),
+    ],
+)
+def test_a_container_gets_the_gpus_of_a_vendor_or_those_that_its_options_name(
+    launch: dict[str, Any], words: str
+) -> None:
+    unit = container(**launch)
+    assert words in unit
+    assert sum(unit.count(word) for word in ("--gpus ", "nvidia.com", "/dev/kfd")) <= 1
+
+
+def test_an_image_pinned_by_its_id_is_started_by_that() -> None:
+    identity = f"sha256:{'a' * 64}"
+    assert f"--entrypoint vllm {identity} serve" in container(id=identity)
+    assert f"--entrypoint vllm {identity} serve" in container(id="a" * 64)
+
+
+SNAPSHOT = "/srv/hub/models--org--qwen/snapshots/0123abc"
+AT_HOME = "--mount type=bind,source=/root/.cache/huggingface,target=/root/.cache/huggingface"
+
+
+@pytest.mark.parametrize(
+    ("weights", "environment", "options", "words"),
+    [
+        (SNAPSHOT, {}, [], "source=/srv/hub/models--org--qwen,target=/srv/hub/models--org--qwen,readonly"),
+        ("org/qwen", {}, [], f"{AT_HOME} "),
+        ("org/qwen", {"HF_HUB_OFFLINE": "1"}, [], f"{AT_HOME},readonly "),
+        ("org/qwen", {"HF_HOME": "/srv/hf"}, [], "--mount type=bind,source=/srv/hf,target=/srv/hf "),
+        (
+            "org/qwen",
+            {},
+            ["--volume", "/srv/hub:/root/.cache/huggingface"],
+            "--volume /srv/hub:/root/.cache/huggingface",
+        ),
+    ],
+)
+def test_weights_and_the_cache_of_the_hub_are_at_the_same_path_in_a_container(
+    weights: str, environment: dict[str, str], options: list[str], words: str
+) -> None:
+    document = example()
+    launch = {"image": "vllm@sha256:1", "options": options}
+    document["models"]["qwen"] |= {"weights": weights, "environment": environment, "launch": launch}
+    unit = file(render(document, "replicas"), "spark1", "fleetctl-replicas-qwen.service").content
+    assert words in unit
+    ours = weights == "org/qwen" and not options
+    assert ("ExecStartPre=/usr/bin/mkdir -p" in unit) == ours

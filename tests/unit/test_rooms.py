@@ -15,7 +15,7 @@ from fleetctl.render.guard import SHARED
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
 BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates", "checkpoint"}
-BELOW |= {"doctor", "watch", "evals", "bench", "importing"}
+BELOW |= {"doctor", "watch", "evals", "bench", "importing", "profiles"}
 MAY_TOUCH = {
     "spec": set[str](),
     "facts": {"spec", "remote", "render", "plan"},
@@ -23,18 +23,19 @@ MAY_TOUCH = {
     "checkpoint": {"spec", "capacity"},
     "render": {"spec", "capacity", "engine"},
     "plan": {"spec", "render", "facts", "engine"},
-    "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates", "checkpoint", "onbox"},
+    "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates", "checkpoint", "bench", "onbox"},
     "doctor": {"spec", "facts", "capacity", "render", "plan", "proxy", "remote"},
     "watch": {"spec", "facts", "render", "remote", "engine"},
     "bench": {"spec", "engine"},
     "importing": {"spec", "engine", "proxy"},
+    "profiles": {"spec"},
     "run": BELOW | {"onbox"},
     "remote": {"spec"},
     "onbox": set[str](),
     "guard": {"onbox"},
     "engine": {"spec"},
     "gates": {"spec", "render", "engine", "evals"},
-    "evals": set(),
+    "evals": {"spec", "engine"},
     "proxy": {"spec"},
     "lab": {"spec"},
     "cli": BELOW | {"run", "lab"},

@@ -67,6 +67,22 @@ BROKEN = [
         "layouts.replicas.qwen.copies.spark1.kv_cache_memory",
         "100.0 GiB - reserve 20.0 GiB = 80.0 GiB",
     ),
+    # adapters
+    (CONTEXT, f"{CONTEXT}    loras: {{}}\n    arguments: [--enable-lora]\n", "models.qwen.arguments[0]", "loras: of"),
+    (
+        CONTEXT,
+        f"{CONTEXT}    loras: {{}}\n    arguments: [--max-lora-rank=32]\n",
+        "models.qwen.arguments[0]",
+        "max_lora_rank: in loras:",
+    ),
+    (
+        CONTEXT,
+        f"{CONTEXT}    loras: {{}}\n    arguments: [--lora-modules, a=/x]\n",
+        "models.qwen.arguments[0]",
+        "`fleetctl lora push`",
+    ),
+    (CONTEXT, f"{CONTEXT}    loras: {{max_lora_rank: 24}}\n", "models.qwen.loras.max_lora_rank", "16"),
+    (CONTEXT, f"{CONTEXT}    loras: {{max_loras: 8, max_cpu_loras: 4}}\n", "models.qwen.loras", "which is 8"),
     # boxes
     ("link: 10.1.0.1", "link: 10.0.0.2", "boxes.spark2.address", "already the link of spark1"),
     ("address: 10.0.0.2", "address: 10.0.0.1", "boxes.spark2.address", "already the address of spark1"),
@@ -160,6 +176,15 @@ BROKEN = [
     (*after(PROXY, f"superseded: [{'a' * 300}.service]\n"), "superseded[0]", "at most 255"),
     (*after(PROXY, "gates: {completion: {within: 0}}\n"), "gates.completion.within", "no time to answer"),
     (*after(PROXY, "gates: {completion: {prompt: ' '}}\n"), "gates.completion.prompt", "asks nothing"),
+    (*after(PROXY, "gates: {tools: {models: [qwenn]}}\n"), "gates.tools.models[0]", "did you mean qwen?"),
+    (*after(PROXY, "gates: {tools: {suite: tool-eval}}\n"), "gates.tools.suite", "did you mean tool-eval-bench?"),
+    (*after(PROXY, "gates: {evaluations: [{at_least: 5}]}\n"), "gates.evaluations[0]", "file"),
+    (*after(PROXY, "gates: {evaluations: {file: t.jsonl}}\n"), "gates.evaluations", "a list"),
+    (*after(PROXY, "gates: {evaluations: [{file: t.jsonl, within: 0}]}\n"), "gates.evaluations[0].within", "no time"),
+    (*after(PROXY, "gates: {evaluations: [{file: t.jsonl, models: [x]}]}\n"), "gates.evaluations[0].models[0]",
+     "there is no model"),
+    (*after(PROXY, "gates: {evaluations: [{file: t.jsonl, models: [qwen]}, {file: t.jsonl}]}\n"),
+     "gates.evaluations[1].file", "twice for the same model"),
     # guard and keys
     (*after(PROXY, "guard:\n"), "guard", "write guard: {} for a guard"),
     (PROXY, PROXY + "  api_keys: {}\n", "proxy.api_keys", "would let everybody call"),
@@ -193,6 +218,8 @@ def test_a_broken_rule_is_told_once_at_its_place(old: str, new: str, path: str, 
 
 
 ALLOWED = [
+    (CONTEXT, f"{CONTEXT}    loras: {{}}\n    arguments: [--seed, '1']\n"),
+    (CONTEXT, f"{CONTEXT}    arguments: [--enable-lora, --lora-modules, a=/x]\n"),
     after(QWEN_SPLIT, ", parallel: pipeline, arguments: [-tp, '8']"),
     (PROXY, "  box: spark1\n  address: 10.9.9.9\n"),
     (PROXY, f"{BOTH}{FLOAT}"),
@@ -243,6 +270,15 @@ def test_boxes_that_share_an_address_have_ip_addresses_of_its_kind() -> None:
     with pytest.raises(FleetFileError) as caught:
         parse_fleet(named, "fleet.yaml")
     assert "VRRP between the proxy's boxes needs their IP addresses" in str(caught.value)
+
+
+def test_a_gate_asks_no_model_that_answers_no_question() -> None:
+    gates = "gates: {evaluations: [{file: t.jsonl, models: [qwen]}]}\nfleet: office\n"
+    broken = FILE.replace("fleet: office\n", gates).replace(
+        "    context: 8192\n", "    context: 8192\n    task: embed\n", 1
+    )
+    with pytest.raises(FleetFileError, match=r"evaluations\[0\]\.models\[0\]: qwen has task: embed and answers no"):
+        parse_fleet(broken, "fleet.yaml")
 
 
 def test_every_check_says_its_rule_in_its_docstring() -> None:

@@ -55,7 +55,7 @@ def test_the_example_loads_with_every_value_of_the_file() -> None:
     assert loaded.path == EXAMPLE
     assert fleet.boxes["spark1"].memory == int(121.6 * 1024**3)
     assert fleet.boxes["spark2"].ssh.port == 22
-    assert fleet.models["qwen"].launch == Venv(venv="/opt/vllm")
+    assert fleet.launch("qwen") == Venv(venv="/opt/vllm")
     assert fleet.layouts["split"]["qwen"].split == {"spark1": PerBox(), "spark2": PerBox()}
     assert fleet.layouts["replicas"]["qwen"].boxes["spark1"].concurrency == 8
     assert fleet.proxy.hold == 1200
@@ -142,6 +142,8 @@ STRUCTURE = [
     ("launch: {venv: /opt/vllm}", "launch: {}", "models.qwen.launch", f"write {LAUNCHES}"),
     ("launch: {venv: /opt/vllm}", "launch: /opt/vllm", "models.qwen.launch", f"write {LAUNCHES}"),
     ("launch: {venv: /opt/vllm}", "launch: {image: x, engine: dokcer}", "models.qwen.launch.engine", "mean docker?"),
+    ("launch: {venv: /opt/vllm}", "launch: {image: x, gpus: nvdia}", "models.qwen.launch.gpus", "did you mean nvidia?"),
+    ("launch: {venv: /opt/vllm}", "launch: {image: x, id: abc}", "models.qwen.launch.id", "sha256: and 64 hex digits"),
     ("copies: [spark1, spark2]", "copies: []", "layouts.replicas.qwen.copies", "at least one"),
     ("copies: [spark1, spark2]", "copies: [spark1, 2]", "layouts.replicas.qwen.copies", "[spark1, spark2]"),
     ("copies: [spark1, spark2]", "copies: [spark1, spark1]", "layouts.replicas.qwen.copies", "twice: spark1"),

@@ -56,6 +56,7 @@ FORMS = [
     ("split: [spark1, spark2]", "split: {spark1: {environment: {A: b}}, spark2: }"),
     ("split: [spark1, spark2]", "split: [spark1, spark2], copies: null"),
     ("launch: {build: v32}", "launch: {image: x, engine: podman, options: [--gpus=all]}"),
+    ("launch: {build: v32}", f"launch: {{image: x, id: 'sha256:{'0' * 64}', gpus: amd}}"),
     ("HF_TOKEN: {file: ~/.secrets/hf}", "HF_TOKEN: {command: [pass, hf], env: null}"),
     ("num_speculative_tokens: 4", "num_speculative_tokens: 4, draft_model: x"),
     ("link: 10.0.0.1", "link: null"),

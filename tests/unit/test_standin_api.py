@@ -129,7 +129,12 @@ def test_a_tool_call_has_arguments_that_fit_the_schema(engine: Running, choice: 
 @pytest.mark.parametrize(
     ("body", "status", "kind", "words"),
     [
-        ({**chat(), "model": "nobody"}, 404, "NotFoundError", "The model `nobody` does not exist."),
+        (
+            {**chat(), "model": "nobody"},
+            404,
+            "NotFoundError",
+            "The model `nobody` does not exist. Valid aliases: lab/model, other-name.",
+        ),
         (chat("x" * 17_000), 400, "BadRequestError", "maximum context length is 4000 tokens"),
         (chat(max_tokens=0), 400, "BadRequestError", "max_tokens must be at least 1, got 0."),
         (chat(max_tokens=4001), 400, "BadRequestError", "max_tokens=4001 cannot be greater than"),

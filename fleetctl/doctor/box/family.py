@@ -30,7 +30,7 @@ def ask(scene: Scene, box: str) -> dict[str, Any]:
         "folders": folders_on(scene, box),
         "binaries": sorted({engine.binary for engine in engines if engine.binary}),
         "hub": list(hub.values()),
-        "images": sorted({engine.image for engine in engines if engine.image}),
+        "images": sorted({(engine.image[0], engine.image_reference) for engine in engines if engine.image}),
     }
 
 

@@ -30,7 +30,7 @@ IMAGES = Kind(
     "an image that has the same name and is not the same on boxes that run the same model; an error for a split that "
     "is live",
     "A tag such as `latest` is what it was when it was pulled. Ranks with different builds hang or disagree.",
-    "name it by digest: image@sha256:…",
+    "`fleetctl images push` copies one to all; pin it by its ID (id: beside image:) or by digest (image@sha256:…)",
     "docker image inspect, podman image inspect",
 )
 KINDS = (VERSIONS, IMAGES)
@@ -113,12 +113,14 @@ def _of_group(
     builds = {box: venv.digest[:12] for box, venv in venvs.items()}
     if len(set(builds.values())) > 1 and len({tuple(sorted(venv.versions.items())) for venv in venvs.values()}) == 1:
         yield ("build", area), _differs(group, f"the build of {engine.binary}", builds)
-    image = engine.image[1] if engine.image is not None else None
+    image = engine.image_reference if engine.image is not None else None
     digests = {box: one.digest for box in boxes if image and (one := seen[box].images.get(image)) is not None}
     if image is not None and engine.image is not None and len(set(digests.values())) > 1:
         severity = Severity.ERROR if group.split and group.live else Severity.WARNING
         first = next(iter(digests.values()))
-        pinned = "" if "@" in image else f"; then pin it: image: {image.partition('@')[0]}@sha256:… in fleet.yaml"
+        source = next(iter(digests))
+        others = " ".join(box for box, one in digests.items() if one != first)
+        pinned = "" if "@" in image else f"; then pin it: `id: {first}` beside image: in fleet.yaml"
         yield (
             (image, area),
             IMAGES.found(
@@ -126,8 +128,8 @@ def _of_group(
                 image,
                 f"{image} is not the same on {_places(digests)}",
                 *(f"{box}: {digest}" for box, digest in digests.items()),
-                fix=f"on {', '.join(box for box, one in digests.items() if one != first)}: {engine.image[0]} pull "
-                f"{image}, or copy it: {engine.image[0]} save {image} | ssh BOX {engine.image[0]} load{pinned}",
+                fix=f"`fleetctl images push {image} --from {source} {others}`, or on {others.replace(' ', ', ')}: "
+                f"{engine.image[0]} pull {image}{pinned}",
                 severity=severity,
             ),
         )

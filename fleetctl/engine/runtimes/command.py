@@ -47,6 +47,11 @@ def engine_words(runtime: Runtime, ask: Ask) -> list[str]:
             f"model {ask.name}: {runtime.title} cannot be split over boxes",
             hint="write copies: in place of split:, or use vllm or sglang",
         )
+    if ask.model.loras is not None and runtime.adapters is None:
+        raise SpecError(
+            f"model {ask.name}: fleetctl brings no LoRA adapters to {runtime.title}",
+            hint="leave loras: out, or use vllm",
+        )
     for fault in runtime.faults(ask):
         raise SpecError(f"model {ask.name}: {fault.what}", hint=fault.hint)
     for layer in ask.extra:

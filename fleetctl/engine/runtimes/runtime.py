@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fleetctl.engine.runtimes.metrics import Row
-from fleetctl.spec.fleet_model import Model, Task
+from fleetctl.spec.fleet_model import Loras, Model, Task
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,10 @@ class Runtime:
     """Variables that it has unless fleet.yaml gives them."""
     split_environment: Callable[[str, str | None], dict[str, str]] | None = None
     """Variables that keep a rank's traffic on the link (address, interface); None: it cannot be split over boxes."""
+    adapters: Callable[[Loras], list[str]] | None = None
+    """Flags that make it take LoRA adapters while it runs; None: fleetctl brings it none."""
+    adapters_environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for the same."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other spellings of flags."""
     repeatable: frozenset[str] = frozenset()

@@ -11,6 +11,7 @@ import json
 
 from fleetctl.engine.runtimes.metrics import counter, gauge
 from fleetctl.engine.runtimes.runtime import Ask, Runtime
+from fleetctl.spec.fleet_model import Loras
 
 # Short spellings that vLLM takes for flags of ours.
 ALIASES = {
@@ -106,6 +107,7 @@ def _flags(ask: Ask) -> list[str]:
     if model.speculative is not None:
         config = json.dumps(model.speculative.model_dump(mode="json"), separators=(",", ":"))
         ours += ["--speculative-config", config]
+    ours += _adapters(model.loras) if model.loras is not None else []
     if split is not None:
         ours += [f"--{split.parallel}-parallel-size", str(split.ranks), "--nnodes", str(split.ranks)]
         ours += ["--node-rank", str(split.rank)]
@@ -117,6 +119,12 @@ def _flags(ask: Ask) -> list[str]:
 def _pooling(ask: Ask) -> list[str]:
     """A model that generates is taken as it is; of one that can do both, vLLM has to be told."""
     return [] if ask.task == "generate" else ["--runner", "pooling"]
+
+
+def _adapters(loras: Loras) -> list[str]:
+    """What makes an engine take adapters; which ones it starts with is added on the box (systemd/adapters.py)."""
+    words = ["--enable-lora", "--max-loras", str(loras.max_loras), "--max-lora-rank", str(loras.max_lora_rank)]
+    return words + ([] if loras.max_cpu_loras is None else ["--max-cpu-loras", str(loras.max_cpu_loras)])
 
 
 def _split_environment(link: str, interface: str | None) -> dict[str, str]:
@@ -136,6 +144,8 @@ VLLM = Runtime(
     flags=_flags,
     metrics=METRICS,
     split_environment=_split_environment,
+    adapters=_adapters,
+    adapters_environment={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"},
     aliases=ALIASES,
     repeatable=REPEATABLE,
     reserved=_RESERVED,

@@ -23,6 +23,7 @@ that exists. `{"ranks": {"1": {"load_seconds": 9}}}` in the file gives one rank 
 | curve                    | see settings   | [[running requests, total tokens/s], …], short prompts    |
 | long_curve               | see settings   | the same for long prompts                                 |
 | long_prompt_tokens       | 2000           | mean prompt length from which long_curve counts           |
+| batched_curve            | none           | [[--max-num-batched-tokens, factor on both curves], …]    |
 | prefill_seconds_per_token| 9.6 / 16900    | time to read one prompt token                             |
 | speed                    | 1              | factor on both curves and on reading prompts              |
 | answer_tokens            | 64             | middle of the answer length where nothing stops it sooner |
@@ -50,6 +51,7 @@ FAULTS, off by default:
 | dead_engine              | /health answers 503 (or the number given, such as 500), completions 500   |
 | zero_exit                | status 0 where a fault above would give 1                                 |
 | tool_calls_as_text       | tool calls arrive as text in `content` (tool parser that does not fit)    |
+| lora_fails               | POST /v1/load_lora_adapter answers 500                                    |
 
 NOT THERE, and refused when asked for: --config, --grpc, TLS, data parallelism, several API servers.
 Other options of vLLM 0.32 that have no meaning without a model are checked and then ignored.

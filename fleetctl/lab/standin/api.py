@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from . import VERSION, text
+from . import VERSION, log, text
+from .adapters import failed
 from .answer import Answer
 from .asked import read_request
 from .engine import Engine
@@ -51,6 +53,10 @@ class Api:
             "/v1/rerank": {"POST": self.rerank},
             "/tokenize": {"POST": self.tokenize},
         }
+        if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() in ("1", "true"):
+            log.plain("WARNING:  LoRA dynamic loading & unloading is enabled in the API server.")
+            self.routes["/v1/load_lora_adapter"] = {"POST": self.load_adapter}
+            self.routes["/v1/unload_lora_adapter"] = {"POST": self.unload_adapter}
 
     async def handle(self, request: Request) -> Response:
         """The answer to any request; never raises ApiError."""
@@ -119,7 +125,7 @@ class Api:
         """The served names, then the LoRA adapters."""
         args = self.engine.args
         base = [(name, args.model, None, self.context()) for name in args.served_model_name]
-        adapters = [(n, path, args.served_model_name[0], None) for n, path in args.lora_modules.items()]
+        adapters = [(n, path, args.served_model_name[0], None) for n, path in self.engine.adapters.loaded.items()]
         cards = [
             {
                 "id": name,
@@ -133,6 +139,25 @@ class Api:
             for name, root, parent, length in [*base, *adapters]
         ]
         return json_response({"object": "list", "data": cards})
+
+    async def load_adapter(self, request: Request) -> Response:
+        """POST /v1/load_lora_adapter: a sentence, not JSON."""
+        body = self.read_json(request)
+        for name in ("lora_name", "lora_path"):
+            if name not in body:
+                raise invalid("missing", f"body.{name}", "Field required", body)
+        if self.engine.control.now().lora_fails:
+            raise failed("out of memory")
+        said = self.engine.adapters.load(body["lora_name"], body["lora_path"], bool(body.get("load_inplace")))
+        log.info("serving.py:249", f"Loaded new LoRA adapter: name '{body['lora_name']}', path '{body['lora_path']}'")
+        return Response(200, said.encode())
+
+    async def unload_adapter(self, request: Request) -> Response:
+        """POST /v1/unload_lora_adapter."""
+        body = self.read_json(request)
+        if "lora_name" not in body:
+            raise invalid("missing", "body.lora_name", "Field required", body)
+        return Response(200, self.engine.adapters.unload(body["lora_name"]).encode())
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
@@ -171,7 +196,7 @@ class Api:
         served = self.engine.args.served_model_name
         model = body.get("model") or served[0]
         if model not in served:
-            raise unknown_model(str(model))
+            raise unknown_model(str(model), served)
         given = body.get("input")
         inputs = [item for item in (given if isinstance(given, list) else [given]) if isinstance(item, str)]
         if not inputs or (isinstance(given, list) and len(inputs) < len(given)):

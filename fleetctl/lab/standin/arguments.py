@@ -9,6 +9,7 @@ from typing import Any
 
 from . import flags
 
+BATCHED_TOKENS = 8192
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -23,6 +24,7 @@ class ServeArgs:
     served_model_name: list[str]
     max_model_len: int | None
     max_num_seqs: int
+    batched_tokens: int
     gpu_memory_utilization: float
     kv_cache_dtype: str
     kv_cache_memory_bytes: int | None
@@ -39,6 +41,8 @@ class ServeArgs:
     auto_tool_choice: bool
     prefix_caching: bool
     lora_modules: dict[str, str]
+    enable_lora: bool
+    max_lora_rank: int
     shutdown_timeout: int
     log_stats: bool
     access_log: bool
@@ -90,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         for word in words.split():
             spellings = word.split("=")
             choices = flags.CHOICES.get(spellings[0])
-            more: dict[str, Any] = {"choices": choices.split()} if choices else {}
+            more: dict[str, Any] = {"choices": list(map(options.get("type", str), choices.split()))} if choices else {}
             parser.add_argument(*spellings, **options, **more)
     return parser
 
@@ -202,6 +206,15 @@ def check_ranks(given: dict[str, Any]) -> None:
         )
 
 
+def check_batches(given: dict[str, Any]) -> None:
+    """Refuse batches with less than a token for each request; the message is vLLM's. Raises ValueError."""
+    tokens, sequences = given.get("max_num_batched_tokens") or BATCHED_TOKENS, given.get("max_num_seqs", 256)
+    if tokens < sequences:
+        raise ValueError(
+            f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({sequences})."
+        )
+
+
 def parse_serve(argv: list[str]) -> ServeArgs:
     """Parse what follows `vllm serve`. A wrong option prints argparse's message and exits with status 2."""
     parser = build_parser()
@@ -210,6 +223,7 @@ def parse_serve(argv: list[str]) -> ServeArgs:
     check_parsers(given)
     model = given.get("model_tag") or given.get("model") or "Qwen/Qwen3-0.6B"
     check_ranks(given)
+    check_batches(given)
     speculative = given.get("speculative_config") or {}
     environment_key = os.environ.get("VLLM_API_KEY")
     return ServeArgs(
@@ -220,6 +234,7 @@ def parse_serve(argv: list[str]) -> ServeArgs:
         served_model_name=given.get("served_model_name") or [model],
         max_model_len=given.get("max_model_len"),
         max_num_seqs=given.get("max_num_seqs", 256),
+        batched_tokens=given.get("max_num_batched_tokens") or BATCHED_TOKENS,
         gpu_memory_utilization=given.get("gpu_memory_utilization", 0.92),
         kv_cache_dtype=given.get("kv_cache_dtype", "auto"),
         kv_cache_memory_bytes=given.get("kv_cache_memory_bytes"),
@@ -236,6 +251,8 @@ def parse_serve(argv: list[str]) -> ServeArgs:
         auto_tool_choice=given.get("enable_auto_tool_choice") or False,
         prefix_caching=given.get("enable_prefix_caching", True) is not False,
         lora_modules=lora_modules(parser, given.get("lora_modules", [])),
+        enable_lora=given.get("enable_lora") or False,
+        max_lora_rank=int(given.get("max_lora_rank", 16)),
         shutdown_timeout=given.get("shutdown_timeout", 0),
         log_stats=not given.get("disable_log_stats", False),
         access_log=not given.get("disable_uvicorn_access_log", False),

@@ -94,10 +94,10 @@ def pick_tool(body: dict[str, Any], engine: Engine, messages: list[dict[str, Any
 def read_request(body: dict[str, Any], engine: Engine, chat: bool, context: int) -> Asked:
     """Check a completion request against the engine. Raises ApiError with vLLM's words."""
     settings = engine.control.now()
-    served = [*engine.args.served_model_name, *engine.args.lora_modules]
+    served = [*engine.args.served_model_name, *engine.adapters.loaded]
     model = want(body, "model", str, served[0])
     if model not in served:
-        raise unknown_model(model)
+        raise unknown_model(model, engine.args.served_model_name)
     if want(body, "n", int, 1) != 1:
         raise bad_request("the stand-in engine makes one answer per request", "n", body["n"])
     tool = fixed = None

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from . import text
+from .adapters import Adapters
 from .arguments import ServeArgs
 from .errors import ApiError, engine_dead
 from .metrics import Metrics
@@ -72,6 +73,7 @@ class Engine:
         self.waiting: deque[Generation] = deque()
         self.running: list[Generation] = []
         self.dead = False
+        self.adapters = Adapters(args.served_model_name, args.enable_lora, args.max_lora_rank)
         self.wake = asyncio.Event()
         self.reported = (0, 0, 0.0)  # running, waiting, share of the cache: as the last step of the core told them
         self.prefixes: OrderedDict[bytes, None] = OrderedDict()
@@ -188,6 +190,8 @@ class Engine:
         mean = sum(g.prompt_tokens for g in self.running) / count
         curve = settings.long_curve if mean >= settings.long_prompt_tokens else settings.curve
         rate = throughput(curve, count) * settings.speed
+        if settings.batched_curve:
+            rate *= throughput(settings.batched_curve, self.args.batched_tokens)
         if self.args.speculative_tokens:
             hit = min(1.0, settings.spec_acceptance / USUAL_ACCEPTANCE)
             rate *= UNSPECULATIVE + (1 - UNSPECULATIVE) * hit

@@ -41,9 +41,10 @@ def invalid(kind: str, place: str, message: str, given: object) -> ApiError:
     return ApiError(400, f"1 validation error:\n  {error}", "Bad Request", place)
 
 
-def unknown_model(name: str) -> ApiError:
-    """404 for a model name that is not served."""
-    return ApiError(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
+def unknown_model(name: str, served: list[str]) -> ApiError:
+    """404 for a model name that is not served; adapters are not among the names that it tells."""
+    told = f"The model `{name}` does not exist. Valid aliases: {', '.join(served)}."
+    return ApiError(404, told, "NotFoundError", "model")
 
 
 def engine_dead() -> ApiError:

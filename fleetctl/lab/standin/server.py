@@ -12,7 +12,7 @@ from .api import Api
 from .arguments import ServeArgs
 from .core import Core
 from .engine import Engine
-from .errors import engine_dead
+from .errors import ApiError, engine_dead
 from .httpd import HttpServer
 from .process import Child, fork, set_name
 from .settings import Control
@@ -128,6 +128,14 @@ class Server:
 
     async def run(self, sock: socket.socket, address: str) -> int:
         """Listen, serve until SIGTERM or the engine's death, stop in order; returns the exit status."""
+        for name, path in self.args.lora_modules.items():
+            try:
+                self.engine.adapters.load(name, path)
+            except ApiError as error:
+                where = "vllm/entrypoints/openai/models/serving.py 148 init_static_loras"
+                log.traceback([where], f"ValueError: {error}")
+                await self.stop_core_early()
+                return 1
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGINT, self.terminate)
@@ -162,6 +170,11 @@ class Server:
         log.plain("INFO:     Application shutdown complete.")
         log.plain(f"INFO:     Finished server process [{os.getpid()}]")
         return self.status
+
+    async def stop_core_early(self) -> None:
+        """Stop the engine core before it was listened to."""
+        self.core.stop()
+        await asyncio.get_running_loop().run_in_executor(None, self.core.wait)
 
     def terminate(self) -> None:
         """SIGTERM or SIGINT."""

@@ -27,6 +27,7 @@ class Settings:
     curve: Curve = ((1, 36), (4, 82), (8, 109), (16, 150))
     long_curve: Curve = ((1, 36), (4, 81), (8, 113), (16, 87))
     long_prompt_tokens: int = 2000
+    batched_curve: Curve = ()
     prefill_seconds_per_token: float = 9.6 / 16_900
     speed: float = 1.0
     answer_tokens: int = 64
@@ -49,6 +50,7 @@ class Settings:
     dead_engine: int = 0
     zero_exit: bool = False
     tool_calls_as_text: bool = False
+    lora_fails: bool = False
 
 
 NAMES = {item.name for item in fields(Settings)}
@@ -58,7 +60,7 @@ def converted(name: str, value: Any) -> Any:
     """`value` in the type that the setting has. Raises ValueError naming the setting."""
     default = getattr(Settings(), name)
     try:
-        if name in ("curve", "long_curve"):
+        if name in ("curve", "long_curve", "batched_curve"):
             return tuple((float(running), float(rate)) for running, rate in value)
         if name == "dead_engine":
             return 503 if value is True else int(value)

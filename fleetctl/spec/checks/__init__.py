@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fleetctl.spec.checks import boxes, bridge, firewall, guard, layouts, models, proxy
+from fleetctl.spec.checks import boxes, bridge, firewall, gates, guard, layouts, models, proxy
 from fleetctl.spec.checks.view import View
 from fleetctl.spec.problems import Problem
 from fleetctl.spec.tree import Tree
@@ -22,6 +22,7 @@ CHECKS: tuple[Check, ...] = (
     *proxy.CHECKS,
     *bridge.CHECKS,
     *firewall.CHECKS,
+    *gates.CHECKS,
     *guard.CHECKS,
 )
 

@@ -84,6 +84,10 @@ _CONTAINER = {
     "--detach": "systemd has to see the process",
     "--restart": "systemd restarts the engine, and a second supervisor would bring it back after a move",
     "--network": "engines use the network of the host",
+    "--pull": "a start never downloads; `fleetctl cutover` sees to the image before anything is stopped",
+    "--entrypoint": "the container runs the engine of the model",
+    "--cgroups": "where its processes are, the unit's limits reach them",
+    "--log-driver": "the journal has what the engine says",
 }
 _CONTAINER_SHORT = {"-d": "--detach", "--net": "--network"}
 

@@ -134,6 +134,28 @@ def environments(view: View) -> Iterator[Problem]:
                 yield view.problem(path, f"a secret does not belong in this file: {where}{inside}")
 
 
+_OF_LORAS = {
+    "--enable-lora": "loras: of the model",
+    "--no-enable-lora": "loras: of the model",
+    "--max-loras": "max_loras: in loras: of the model",
+    "--max-lora-rank": "max_lora_rank: in loras: of the model",
+    "--max-cpu-loras": "max_cpu_loras: in loras: of the model",
+    "--lora-modules": "`fleetctl lora push`, which brings an adapter to every copy",
+}
+
+
+def loras(view: View) -> Iterator[Problem]:
+    """Where a model has ``loras:``, arguments do not say the same in another way."""
+    for base, _ in _engine_parts(view):
+        model = base[1] if base[0] == "models" else base[2]
+        if view.get("models", model, "loras") is None:
+            continue
+        for where, argument in view.texts(*base, "arguments"):
+            instead = _OF_LORAS.get(flag(argument) or "")
+            if instead:
+                yield view.problem(where, f"the model has loras:, so {flag(argument)} is to be written as {instead}")
+
+
 def _engine_parts(view: View) -> Iterator[tuple[Path, str | None]]:
     """Paths of the parts that have arguments and environment; with each how the engine is split, if it is."""
     placed = list(view.placements())
@@ -151,4 +173,4 @@ def _parallel(values: dict[str, object]) -> str:
     return "pipeline" if values.get("parallel") == "pipeline" else "tensor"
 
 
-CHECKS = (weights, launches, builds, served_names, limits, weights_units, measured, arguments, environments)
+CHECKS = (weights, launches, builds, served_names, limits, weights_units, measured, arguments, environments, loras)

@@ -1,4 +1,4 @@
-"""Checks of ``proxy`` and ``gates``."""
+"""Checks of ``proxy``."""
 
 from __future__ import annotations
 
@@ -175,19 +175,4 @@ def keys(view: View) -> Iterator[Problem]:
         yield view.problem(("proxy", "api_keys"), message, key=True)
 
 
-def gate_times(view: View) -> Iterator[Problem]:
-    """A gate has time to answer, and a prompt to answer."""
-    if view.duration("gates", "completion", "within") == 0:
-        yield view.problem(("gates", "completion", "within"), "0 leaves the engine no time to answer; write like 2m")
-    if view.duration("gates", "tools", "within") == 0:
-        yield view.problem(("gates", "tools", "within"), "0 leaves no time for the test; write like 15m")
-    if view.duration("gates", "long_context", "within") == 0:
-        yield view.problem(("gates", "long_context", "within"), "0 leaves no time to answer; write like 15m")
-    if view.duration("gates", "same_answers", "within") == 0:
-        yield view.problem(("gates", "same_answers", "within"), "0 leaves no time to answer; write like 2m")
-    prompt = view.text("gates", "completion", "prompt")
-    if prompt is not None and not prompt.strip():
-        yield view.problem(("gates", "completion", "prompt"), "an empty prompt asks nothing; write a short question")
-
-
-CHECKS = (box, kind, floating, address, times, health_checks, limits, certificate, keys, gate_times)
+CHECKS = (box, kind, floating, address, times, health_checks, limits, certificate, keys)

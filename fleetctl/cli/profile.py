@@ -1,0 +1,104 @@
+"""``fleetctl profile``: what was measured of models on kinds of boxes, here and elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleetctl.cli import completing
+from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, Profiles, SshConfig
+
+app = typer.Typer(
+    help="Settings that were measured of a model on a kind of box, each with its evidence.", no_args_is_help=True
+)
+
+
+@app.command("list")
+def list_profiles(
+    profiles: Profiles = None, fleet: FleetFile = DEFAULT_FLEET, json: Json = False, debug: Debug = False
+) -> None:
+    """List all profiles: your own first, then those that ship with fleetctl. No box is asked."""
+    from fleetctl.cli.output import console, emit
+    from fleetctl.cli.show_profile import show_all
+    from fleetctl.profiles.folders import known_profiles, own_folders
+
+    known = known_profiles(own_folders(profiles, fleet))
+    if json:
+        for one in known:
+            emit("profile", file=one.file, own=one.own, **one.profile.model_dump(mode="json", exclude_none=True))
+    else:
+        show_all(known, console())
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name.", autocompletion=completing.profiles)],
+    profiles: Profiles = None,
+    fleet: FleetFile = DEFAULT_FLEET,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show a profile: its settings, and of each where it is from."""
+    from fleetctl.cli.output import console, emit
+    from fleetctl.cli.show_profile import show_one
+    from fleetctl.errors import SpecError
+    from fleetctl.profiles.folders import known_profiles, own_folders
+    from fleetctl.spec.problems import near_or_all
+
+    known = {one.profile.profile: one for one in known_profiles(own_folders(profiles, fleet))}
+    if name not in known:
+        raise SpecError(f"there is no profile {name}", hint=near_or_all(name, known))
+    one = known[name]
+    if json:
+        emit("profile", file=one.file, own=one.own, **one.profile.model_dump(mode="json", exclude_none=True))
+    else:
+        show_one(one, console())
+
+
+@app.command()
+def save(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A model of the fleet; default: all.", autocompletion=completing.models),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the profile; default: box and model.")] = None,
+    profiles: Annotated[
+        Path | None,
+        typer.Option("--profiles", metavar="DIR", help="Folder to write to; default: profiles beside fleet.yaml."),
+    ] = None,
+    fleet: FleetFile = DEFAULT_FLEET,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+    debug: Debug = False,
+) -> None:
+    """Save what `fleetctl tune` measured in this fleet as a file that can be shared: no box, no address, no path.
+
+    One profile for each model on each kind of box. `fleetctl init` and `fleetctl tune` use it from then on.
+    """
+    from fleetctl.cli.output import console, emit, say
+    from fleetctl.cli.session import open_fleet
+    from fleetctl.errors import SpecError
+    from fleetctl.profiles.folders import BESIDE, save_profile
+    from fleetctl.profiles.saved import saved
+    from fleetctl.run.profiling import kept
+    from fleetctl.spec.problems import near_or_all
+
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, partly=True) as subject:
+        models = subject.fleet.models
+        if model is not None and model not in models:
+            raise SpecError(f"there is no model {model}", hint=near_or_all(model, models))
+        records = [one for one in kept(subject) if model in (None, one["model"])]
+        measured = {key: one.measured for key, one in models.items()}
+    folder = profiles or fleet.resolve().parent / BESIDE
+    for one in saved(records, measured, name=name):
+        file = folder / f"{one.profile.profile}.yaml"
+        for note in one.notes:
+            say(note, as_json=json)
+        save_profile(one.profile, file)
+        if json:
+            emit("saved", file=str(file), profile=one.profile.model_dump(mode="json", exclude_none=True))
+        else:
+            console().print(f"{file} is written; read it before you share it", markup=False)

@@ -1,0 +1,1 @@
+"""What was measured of a model on a kind of box, here or elsewhere: files, matched and told with their evidence."""
