@@ -22,8 +22,8 @@ TRIES = 2  # at a part whose checksum is wrong
 class Taking:
     """The parts that are wanted, shared by the connections that bring them."""
 
-    def __init__(self, call: Call, place: Place, goal: Goal, jobs: List[Job]) -> None:
-        self._call = call
+    def __init__(self, call: Call, place: Place, goal: Goal, jobs: List[Job], gentle: bool) -> None:
+        self._call, self._gentle = call, gentle
         self._names = sorted(goal["files"])
         self._files = goal["files"]
         self._folder = os.path.join(place.staging, "files")
@@ -41,6 +41,8 @@ class Taking:
 
     def stream(self, sock: socket.socket) -> None:
         """Ask one connection for parts until none is left, or something failed."""
+        if self._gentle:
+            behind()
         asked: Deque[Tuple[int, int, int, int]] = deque()
         buffer = memoryview(bytearray(PIECE))
         try:
@@ -96,7 +98,6 @@ class Taking:
 
     def _write_out(self) -> None:
         """Have the disk write what came while more comes: the kernel would begin with it late, or at the very end."""
-        behind()
         dirty: List[int] = []
         while True:
             handle = self._flush.get()

@@ -100,6 +100,8 @@ class _Count:
 
 
 def _attend(call: Call, sock: socket.socket, paths: List[str], pace: Pace, count: _Count) -> None:
+    if pace.rate is not None:
+        behind()  # something serves here
     try:
         serve_parts(call, sock, paths, pace, count.add)
     except (ConnectionError, CancelledError):
@@ -142,7 +144,6 @@ def _accept(call: Call, listener: socket.socket, peer: str, key: str, streams: i
 
 
 def _with(sock: socket.socket, work: Any) -> None:
-    behind()
     with sock:
         work(sock)
 
@@ -153,15 +154,15 @@ def weights_receive(
 ) -> Dict[str, Any]:
     """Have the parts that a begun transfer wants, from a peer that serves them, each proven as it comes.
 
-    ``goal`` has the ``commit`` and whether it is ``one_file``; ``ends`` the addresses ``own`` and ``peer``, and the
-    peer's ``port``. With port 0 this end listens (the event ``port``) and the peer calls. Returns ``received`` bytes,
-    those of parts that were wrong and came again included.
+    ``goal`` has the ``commit`` and whether it is ``one_file``; ``ends`` the addresses ``own`` and ``peer``, the peer's
+    ``port``, and ``gentle`` where an engine serves, whose threads come first then. With port 0 this end listens (the
+    event ``port``) and the peer calls. Returns ``received`` bytes, those of parts that came twice included.
     """
     where = place_of(place, safe(goal["commit"]) if "repo" in place else "", file=goal["one_file"])
     if where is None:
         raise OpError("no revision was named for %s" % place["repo"])
     jobs = [(job[0], job[1], job[2]) for job in load(where, "jobs.json")]
-    taking = Taking(call, where, load(where, "goal.json"), jobs)
+    taking = Taking(call, where, load(where, "goal.json"), jobs, bool(ends.get("gentle")))
     streams = min(streams, len(jobs))
     try:
         if ends["port"]:
