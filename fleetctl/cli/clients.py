@@ -125,7 +125,7 @@ def _search(fleet: FleetFile, wanted: list[str], *, json: bool, via: str | None,
         spec = load_fleet(fleet).fleet
         asked = places(spec, wanted)
     if via is not None or any(box is not None for box, _ in asked):
-        with open_fleet(fleet, via=via, partly=True, **ways) as subject:
+        with open_fleet(fleet, via=via, partly=True, full=True, **ways) as subject:
             spec = subject.fleet
             asked = places(spec, wanted)
             for box in {box for box, _ in asked if box in subject.unreachable}:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Yes
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 def setup(
     boxes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[BOX]…", help="Boxes of fleet.yaml (default: all), or [USER@]HOST without one."),
+        typer.Argument(
+            metavar="[BOX]…",
+            help="Boxes of fleet.yaml (default: all), or [USER@]HOST without one.",
+            autocompletion=completing.boxes,
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, AcceptNew, Debug, FleetFile, Json, SshConfig, TakeOver, Yes
 
 if TYPE_CHECKING:
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
 
 def teardown(
     boxes: Annotated[
-        list[str], typer.Argument(metavar="BOX…", help="Boxes of fleet.yaml, or [USER@]HOST without one.")
+        list[str],
+        typer.Argument(
+            metavar="BOX…",
+            help="Boxes of fleet.yaml, or [USER@]HOST without one.",
+            autocompletion=completing.boxes,
+        ),
     ],
     keep: Annotated[
         list[str] | None,

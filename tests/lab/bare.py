@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import http.server
 import json
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,14 @@ class Bare:
     def listing(self, box: str) -> str:
         """The box as far as setup could have changed it."""
         return self.on(box, _LISTING)
+
+    def changed(self, before: Mapping[str, str]) -> list[str]:
+        """Lines in which boxes differ from what they were."""
+        found = []
+        for box, told in before.items():
+            lines = difflib.unified_diff(told.splitlines(), self.listing(box).splitlines(), lineterm="", n=0)
+            found += [f"{box}: {line}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        return found
 
     def write(self, name: str, change: Any = None) -> Path:
         """A fleet.yaml like the usual one, changed by a function."""

@@ -31,7 +31,7 @@ def untouched(bare: Bare) -> Iterator[dict[str, str]]:
     """What the boxes are like before the test; the next one begins with fresh ones where they are not so again."""
     before = {box: bare.listing(box) for box in BOXES}
     yield before
-    if {box: bare.listing(box) for box in BOXES} != before:
+    if bare.changed(before):
         bare.renew()
 
 
@@ -58,9 +58,10 @@ def test_bare_boxes_become_ready_serve_for_a_limited_account_and_are_given_back(
 
     for box in BOXES:
         bare.on(box, "apt-get -q update")
+    before = {box: bare.listing(box) for box in BOXES}
     unasked = bare.run("setup", ok=False)
     assert unasked.rc == 2 and "nobody can be asked" in unasked.said
-    assert {box: bare.listing(box) for box in BOXES} == untouched, "to look and to show changes nothing"
+    assert bare.changed(before) == [], "to look and to show changes nothing"
     done = bare.run("setup", "--yes")
     assert _parts(done, "lacking") == PARTS
     assert _parts(done, "there") == {"key"}
@@ -92,8 +93,7 @@ def test_bare_boxes_become_ready_serve_for_a_limited_account_and_are_given_back(
         refused = bare.run("teardown", *named, "--yes", ok=False)
         assert refused.rc == 5 and why in refused.said
     bare.run("teardown", *BOXES, "--yes")
-    for box in BOXES:
-        assert bare.listing(box) == untouched[box]
+    assert bare.changed(untouched) == []
     assert bare.run("teardown", *BOXES, "--yes").nothing
 
 
@@ -102,7 +102,7 @@ def test_a_drained_box_can_be_given_back_while_the_other_serves(bare: Bare, unto
     bare.run("cutover", "--to", "replicas", "--yes")
     bare.run("drain", "box2", "--yes")
     bare.run("teardown", "box2", "--yes")
-    assert bare.listing("box2") == untouched["box2"]
+    assert bare.changed({"box2": untouched["box2"]}) == []
     assert bare.on("box1", "systemctl is-active fleetctl-proxy fleetctl-replicas-standin").split() == ["active"] * 2
     bare.run("teardown", *BOXES, "--yes")
 
@@ -113,7 +113,7 @@ def test_what_somebody_has_changed_since_stays_and_is_said(bare: Bare, untouched
     ran = bare.run("teardown", *BOXES, "--yes")
     assert any("was changed since and stays" in json.dumps(event) for event in ran.events)
     assert "# mine" in bare.on("box1", f"cat {RULES}; rm {RULES}")
-    assert bare.listing("box1") == untouched["box1"]
+    assert bare.changed({"box1": untouched["box1"]}) == []
 
 
 def test_a_setup_that_is_killed_is_told_and_finished_or_taken_back(bare: Bare, untouched: dict[str, str]) -> None:
@@ -131,8 +131,7 @@ def test_a_setup_that_is_killed_is_told_and_finished_or_taken_back(bare: Bare, u
         there = "haproxy" in bare.on("box1", "dpkg-query -W -f '${Package} ${db:Status-Status}\n' haproxy 2>&1 || true")
         assert bare.run("setup", "--only", "packages", "--yes").nothing is (ends[0] == "setup") or not there
         bare.run("teardown", *BOXES, "--yes")
-        for box in BOXES:
-            assert bare.listing(box) == untouched[box]
+        assert bare.changed(untouched) == []
 
 
 def _networkd(bare: Bare) -> None:
@@ -152,7 +151,7 @@ def test_a_link_is_proved_and_stays_and_goes_with_teardown(bare: Bare, untouched
         assert bare.on(box, f"cat /sys/class/net/{LINK}/mtu").strip() == "9000"
     assert bare.run("setup", "--only", "link", "--yes", fleet=linked).nothing
     bare.run("teardown", *BOXES, "--yes", fleet=linked)
-    assert {box: bare.listing(box) for box in BOXES} == before
+    assert bare.changed(before) == []
 
 
 def test_a_link_with_a_wrong_address_is_taken_back(bare: Bare, untouched: dict[str, str]) -> None:
@@ -162,7 +161,7 @@ def test_a_link_with_a_wrong_address_is_taken_back(bare: Bare, untouched: dict[s
     ran = bare.run("setup", "--only", "link", "--yes", fleet=wrong, ok=False)
     assert ran.rc == 6 and "does not answer" in ran.said
     bare.run("teardown", *BOXES, "--yes")
-    assert {box: bare.listing(box) for box in BOXES} == before
+    assert bare.changed(before) == []
 
 
 def test_a_link_on_trial_goes_by_itself_when_nobody_keeps_it(bare: Bare, untouched: dict[str, str]) -> None:
@@ -184,7 +183,7 @@ def test_a_box_without_python3_gets_it_first(bare: Bare, untouched: dict[str, st
     bare.run("setup", "box2", "--only", "sudo", "--yes")
     assert bare.on("box2", "python3 -c 'print(1)'").strip() == "1"
     bare.run("teardown", *BOXES, "--yes")
-    assert bare.listing("box2") == untouched["box2"]
+    assert bare.changed({"box2": untouched["box2"]}) == []
 
 
 def _wheel(folder: Path, version: str) -> None:
@@ -223,7 +222,7 @@ def test_an_environment_is_made_with_the_version_that_is_named(
         assert "a path of its own" in json.dumps(other.events)
     bare.run("teardown", *BOXES, "--yes", fleet=fleet)
     bare.on("box1", "rm /etc/pip.conf; test ! -e /opt/engines")
-    assert bare.listing("box1") == untouched["box1"]
+    assert bare.changed({"box1": untouched["box1"]}) == []
 
 
 def test_a_box_that_knows_only_a_password_is_taken_in_at_a_terminal(
@@ -266,7 +265,7 @@ def test_a_box_that_knows_only_a_password_is_taken_in_at_a_terminal(
     down = [FLEETCTL, "teardown", *argv[2:3], "--yes", *argv[5:]]
     rc, shown = typed(down, env, [("sudo password on", password)], 120)
     assert rc == 0, shown
-    assert bare.listing("box1") == before
+    assert bare.changed({"box1": before}) == []
     bare.on("box1", f"mv /root/ssh-of-operator /home/{OPERATOR}/.ssh; rm /etc/ssh/sshd_config.d/a.conf")
     bare.on("box1", "systemctl reload ssh")
 
