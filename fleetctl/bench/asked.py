@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fleetctl.bench.endpoint import Endpoint
 from fleetctl.bench.mix import Mix
 from fleetctl.bench.target import Bench
+from fleetctl.spec.secret import Secret
 
 
 class Asked(BaseModel):
@@ -26,5 +26,5 @@ class Asked(BaseModel):
 
     def bench(self, endpoint: Endpoint) -> Bench:
         """The load, for this endpoint. Raises EndpointError when it does not answer."""
-        key = os.environ.get(self.key_variable) if self.key_variable else None
+        key = Secret(env=self.key_variable).read() if self.key_variable else None
         return Bench(replace(endpoint, api_key=key), self.mix, model=self.model, seed=self.seed)

@@ -97,6 +97,8 @@ def tune(
     from fleetctl.run.measuring import Wanted, parse_settings
 
     wanted = Wanted(parse_settings(settings or ()), repeats)
+    if hold and not drain and not settings:
+        raise SpecError("--hold says nothing here: no copy is taken out", hint="it is for --drain and --settings")
     key_of(api_key_env)
     asked = Asked(
         mix=mix_of(mix, shared_prefix),

@@ -12,6 +12,7 @@ from fleetctl.spec.fleet_gates import LongContextGate
 PHRASE = "amber 7431 falcon"
 ANSWER = 64  # tokens for the answer; a model that thinks aloud first is given `max_tokens`
 SAMPLE = 50  # lines whose tokens the engine counts, for the tokenizer is its own
+LINE = 40  # tokens of a line at most: it has fewer bytes
 MARGIN = 128  # tokens left free for the chat template
 SHORTEST = 0.8  # part of the wanted tokens that the engine has to have counted: it did not cut the prompt
 
@@ -25,9 +26,10 @@ def wanted_tokens(engine: Engine, gate: LongContextGate) -> int:
 def pass_canary(engine: Engine, gate: LongContextGate, client: EngineClient) -> dict[str, Any]:
     """Ask. Raises EngineError when it is not answered, was cut, or (with ``find``) the phrase was not found."""
     model, wanted = engine.served_as[0], wanted_tokens(engine, gate)
-    short = client.counted_chat(model, _prompt(SAMPLE), 1)
     empty = client.counted_chat(model, _prompt(0), 1)
-    per_line = (short.prompt_tokens - empty.prompt_tokens) / SAMPLE
+    sample = max(1, min(SAMPLE, (wanted - empty.prompt_tokens) // LINE))  # not more than fits a short context
+    short = client.counted_chat(model, _prompt(sample), 1)
+    per_line = (short.prompt_tokens - empty.prompt_tokens) / sample
     if per_line <= 0:
         raise EngineError("it does not say how many tokens a prompt has (usage.prompt_tokens)")
     lines = max(0, math.floor((wanted - empty.prompt_tokens) / per_line))

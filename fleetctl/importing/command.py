@@ -5,18 +5,26 @@ from __future__ import annotations
 import re
 
 from fleetctl.importing.container import Run, read_run, settle
+from fleetctl.importing.flags import Dialect, read_flags
 from fleetctl.importing.found import Found, FoundModel, Setting, Word, as_name, set_environment, without_secrets
-from fleetctl.importing.vllm_flags import read_flags
+from fleetctl.importing.sglang_flags import SGLANG
+from fleetctl.importing.vllm_flags import VLLM
 from fleetctl.importing.words import commands, is_assignment, shell_words
 from fleetctl.proxy.lint.findings import Place
 
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
-_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main", "vllm.entrypoints.api_server")
+_PROGRAMS = {"vllm": VLLM, "sglang": SGLANG}
+_MODULES = {
+    "vllm.entrypoints.openai.api_server": VLLM,
+    "vllm.entrypoints.cli.main": VLLM,
+    "vllm.entrypoints.api_server": VLLM,
+    "sglang.launch_server": SGLANG,
+}
 _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/sh")
 # Words that another command follows.
 _BEFORE = ("exec", "nohup", "time", "sudo", "command", "env", "uvx", "setsid")
 _OTHERS = {
-    "sglang": "SGLang", "llama-server": "the llama.cpp server", "trtllm-serve": "TensorRT-LLM",
+    "llama-server": "the llama.cpp server", "trtllm-serve": "TensorRT-LLM",
     "text-generation-launcher": "TGI", "text-embeddings-router": "TEI", "infinity_emb": "infinity", "ollama": "Ollama",
     "ray": "Ray",
 }  # fmt: skip
@@ -24,11 +32,10 @@ _SILENT = {"export", "set", "true", "echo", "printf", "sleep", "wait", "exit", "
 """Commands of a script that say nothing about an engine."""
 _KEYWORDS = ("then", "do", "else", "{", "}", "!", "fi", "done", "if", "for", "while", "esac", "case")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)")
-VENV = "/opt/vllm"
 
 
 def read_command(file: str, text: str) -> Found:
-    """Everything in a text of commands, of which one starts vLLM."""
+    """Everything in a text of commands, of which one starts an engine."""
     found = Found("command")
     variables: dict[str, str] = {}
     for command in commands(shell_words(file, text)):
@@ -39,7 +46,9 @@ def read_command(file: str, text: str) -> Found:
         if model is not None:
             found.models.append(model)
         elif words[0].text not in _SILENT | {*_KEYWORDS}:
-            found.note(words[0].place, f"{without_secrets(words[:3])} … starts no vllm, and was left out")
+            found.note(
+                words[0].place, f"{without_secrets(words[:3])} … starts no engine that is read here, and was left out"
+            )
     return found
 
 
@@ -89,10 +98,10 @@ def engine_of(found: Found, words: list[Word], run: Run | None = None) -> FoundM
             if name == word or any(word in other.text for other in words[1:3] if _PYTHON.fullmatch(first)):
                 found.note(place, f"{what} is started here: fleetctl starts vLLM alone")
         return None
-    venv, flags = serve
-    read_flags(found, model, flags)
+    dialect, venv, flags = serve
+    read_flags(found, model, flags, dialect)
     if run is None:
-        _venv(found, model, venv, place)
+        _venv(found, model, venv, dialect, place)
     return complete(found, model)
 
 
@@ -117,18 +126,19 @@ def _without_wrappers(found: Found, model: FoundModel, words: list[Word]) -> lis
     return words
 
 
-def _serve(found: Found, words: list[Word]) -> tuple[str | None, list[Word]] | None:
-    """The venv that vLLM is started from (None: not said) and the words behind ``serve``."""
-    if _PYTHON.fullmatch(words[0].text) and len(words) > 1 and words[1].text.endswith("/vllm"):
+def _serve(found: Found, words: list[Word]) -> tuple[Dialect, str | None, list[Word]] | None:
+    """The kind of engine, the venv that it is started from (None: not said), and the words behind ``serve``."""
+    script = words[1].text.rpartition("/")[2] if len(words) > 1 and "/" in words[1].text else ""
+    if _PYTHON.fullmatch(words[0].text) and script in _PROGRAMS:
         words = words[1:]
     first = words[0].text
-    if first == "vllm" or first.endswith("/vllm"):
-        if len(words) < 2 or words[1].text != "serve":
-            return None
-        return _venv_of(found, words[0]), words[2:]
+    dialect = _PROGRAMS.get(first.rpartition("/")[2])
+    if dialect is not None and len(words) > 1 and words[1].text == "serve":
+        return dialect, _venv_of(found, words[0]), words[2:]
     if _PYTHON.fullmatch(first) and len(words) > 2 and words[1].text == "-m" and words[2].text in _MODULES:
         rest = words[3:]
-        return _venv_of(found, words[0]), rest[1:] if rest and rest[0].text == "serve" else rest
+        rest = rest[1:] if rest and rest[0].text == "serve" else rest
+        return _MODULES[words[2].text], _venv_of(found, words[0]), rest
     return None
 
 
@@ -142,10 +152,11 @@ def _venv_of(found: Found, program: Word) -> str | None:
     return folder[1]
 
 
-def _venv(found: Found, model: FoundModel, venv: str | None, place: Place) -> None:
+def _venv(found: Found, model: FoundModel, venv: str | None, dialect: Dialect, place: Place) -> None:
     if venv is None:
-        found.note(place, f"which Python environment has vllm is not said: {VENV} is assumed")
-        model.settings["launch"] = Setting({"venv": VENV}, "the Python environment that has bin/vllm", assumed=True)
+        usual = f"/opt/{dialect.runtime}"
+        found.note(place, f"which Python environment has {dialect.runtime} is not said: {usual} is assumed")
+        model.settings["launch"] = Setting({"venv": usual}, f"the environment that has {dialect.runtime}", assumed=True)
     else:
         model.settings["launch"] = Setting({"venv": venv})
 
@@ -162,8 +173,9 @@ def container_engine(found: Found, model: FoundModel, run: Run, words: list[Word
     """An engine from its container and the words that are given to it; ``model`` has its environment so far."""
     words = _without_wrappers(found, model, words)
     served = _serve(found, words) if words else None
+    dialect = VLLM
     if served is not None:
-        words = served[1]
+        dialect, _, words = served
     elif words and words[0].text in _SHELLS:
         inner = engine_of(found, words, run)
         if inner is None:
@@ -175,7 +187,7 @@ def container_engine(found: Found, model: FoundModel, run: Run, words: list[Word
         words = words[1:]
     elif not words or not (words[0].text.startswith("-") or "vllm" in (run.image.text if run.image else "")):
         return None
-    read_flags(found, model, words)
+    read_flags(found, model, words, dialect)
     settle(found, model, run, place)
     return complete(found, model)
 
@@ -193,7 +205,7 @@ def complete(found: Found, model: FoundModel) -> FoundModel:
         found.note(place, f"{path} is neither a whole path on the boxes nor a hub id: /models/{told} is assumed")
         settings["weights"] = weights = Setting(f"/models/{told}", f"{path} where it came from", assumed=True)
     if "context" not in settings:
-        found.note(place, "--max-model-len is not said, and vLLM takes what the model has: 32768 is assumed")
+        found.note(place, "how long requests may be is not said, and engines take what the model has: 32768 is assumed")
         settings["context"] = Setting(32768, "the longest request in tokens", assumed=True)
     if str(weights.value).startswith("/") and settings.pop("revision", None) is not None:
         found.note(place, "--revision is left out: only a hub id has a revision")
@@ -203,5 +215,5 @@ def complete(found: Found, model: FoundModel) -> FoundModel:
     if served is not None and served.value == [model.name]:
         del settings["served_as"]
     elif served is None:
-        settings["served_as"] = Setting([str(weights.value)], "as vLLM names it without --served-model-name")
+        settings["served_as"] = Setting([str(weights.value)], "as the engine names it without --served-model-name")
     return model

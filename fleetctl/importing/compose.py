@@ -1,4 +1,4 @@
-"""A docker compose file (compose-spec): the services that run vLLM."""
+"""A docker compose file (compose-spec): the services that run an engine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read(file: str, text: str) -> Found:
             continue
         model = _service(found, name, service)
         if model is None:
-            found.note(service.place, f"the service {name} starts no vllm, and was left out")
+            found.note(service.place, f"the service {name} starts no engine that is read here, and was left out")
         else:
             found.models.append(model)
     return found
@@ -60,7 +60,7 @@ def _service(found: Found, name: str, service: Node) -> FoundModel | None:
     image = service.get("image")
     words = [*_words(found, service.get("entrypoint")), *_words(found, service.get("command"))]
     about = " ".join([image.text or "" if image is not None else "", *(word.text for word in words)])
-    if "vllm" not in about:
+    if "vllm" not in about and "sglang" not in about:
         return None
     if image is not None and image.text:
         run.image = Word(_defaulted(found, image.text, image), image.place)

@@ -54,6 +54,7 @@ class FoundModel:
 
     place: Place
     name: str
+    runtime: str = "vllm"
     settings: dict[str, Setting] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     environment: dict[str, Setting] = field(default_factory=dict)

@@ -12,7 +12,9 @@ from fleetctl.importing.found import Found
 from fleetctl.importing.tree import read_yaml
 from fleetctl.proxy.lint import kinds as proxies
 
-_COMMAND = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints|\b(?:docker|podman)\s+(?:container\s+)?run\b")
+_COMMAND = re.compile(
+    r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\b(?:docker|podman)\s+(?:container\s+)?run\b"
+)
 _YAML = re.compile(r"^(?:services|model|container|recipe_version|defaults|command)\s*:", re.MULTILINE)
 
 

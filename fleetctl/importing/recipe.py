@@ -19,6 +19,14 @@ _LONG = {
     "pipeline_parallel": "--pipeline-parallel-size",
     "data_parallel": "--data-parallel-size",
 }
+_SGLANG = {
+    "tensor_parallel": "--tp-size",
+    "pipeline_parallel": "--pp-size",
+    "data_parallel": "--dp-size",
+    "max_model_len": "--context-length",
+    "gpu_memory_utilization": "--mem-fraction-static",
+    "max_num_seqs": "--max-running-requests",
+}
 """Defaults whose flag is not spelled as they are."""
 _TOLD = {"name", "description", "recipe_version", "metadata", "benchmark", "runtime_version", "maintainer"}
 _KNOWN = {"model", "model_revision", "container", "defaults", "env", "command", "runtime"}
@@ -53,7 +61,7 @@ def read_recipe(found: Found, root: Node, *, doubled: bool) -> None:
     command = root.get("command")
     if command is not None and command.text:
         text = _filled(command.text, {key: value.text or "" for key, value in defaults.items()}, doubled=doubled)
-        words = _vllm(found, command, text)
+        words = _engine(found, command, text)
         if words is None:
             return
         for word in words:
@@ -63,7 +71,7 @@ def read_recipe(found: Found, root: Node, *, doubled: bool) -> None:
         words = _from_defaults(root, defaults)
     engine = container_engine(found, model, run, words, command.place if command is not None else root.place)
     if engine is None:
-        found.note(root.place, "the command starts no vllm: fleetctl starts vllm alone")
+        found.note(root.place, "the command starts neither vLLM nor SGLang: others are not read")
         return
     if named is not None and named.text and engine.settings["weights"].assumed:
         engine.settings["weights"] = Setting(named.text)
@@ -93,15 +101,15 @@ def _filled(command: str, defaults: dict[str, str], *, doubled: bool) -> str:
     return text.replace("\x00", "{").replace("\x01", "}")
 
 
-def _vllm(found: Found, command: Node, text: str) -> list[Word] | None:
+def _engine(found: Found, command: Node, text: str) -> list[Word] | None:
     """The words of the command that starts an engine; others in the same text are noted."""
     all_of_them = commands(shell_words(command.place.file, text, command.lines_from))
-    engines = [one for one in all_of_them if any("vllm" in word.text or word.text == "serve" for word in one[:6])]
+    engines = [one for one in all_of_them if any("vllm" in word.text or "sglang" in word.text for word in one[:6])]
     for other in all_of_them:
         if other not in engines[:1]:
             found.note(other[0].place, f"{without_secrets(other[:3])} … of the command was left out")
     if not engines:
-        found.note(command.place, "the command starts no vllm: fleetctl starts vllm alone")
+        found.note(command.place, "the command starts neither vLLM nor SGLang: others are not read")
         return None
     return engines[0]
 
@@ -109,12 +117,14 @@ def _vllm(found: Found, command: Node, text: str) -> list[Word] | None:
 def _from_defaults(root: Node, defaults: dict[str, Node]) -> list[Word]:
     """The command that sparkrun makes of the defaults where a recipe has none."""
     model = defaults.get("model")
-    words = [Word("vllm", root.place), Word("serve", root.place)]
+    sglang = root.said("runtime") == "sglang"
+    words = [Word("sglang" if sglang else "vllm", root.place), Word("serve", root.place)]
     words += [Word(model.text or "", model.place)] if model is not None else []
+    spelled = _SGLANG if sglang else _LONG
     for key, value in defaults.items():
         if key == "model":
             continue
-        flag = _LONG.get(key, "--" + key.replace("_", "-"))
+        flag = spelled.get(key, "--" + key.replace("_", "-"))
         text = value.text if value.text is not None else json.dumps(_plain(value))
         if not value.quoted and text.lower() in ("true", "yes", "on"):
             words.append(Word(flag, value.place))

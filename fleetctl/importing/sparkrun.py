@@ -6,8 +6,8 @@ from fleetctl.importing.found import Found
 from fleetctl.importing.recipe import read_recipe
 from fleetctl.importing.tree import Node, read_yaml
 
-VLLM = ("", "vllm", "vllm-distributed", "vllm-ray", "eugr-vllm")
-"""Runtimes of sparkrun that start vLLM."""
+READ = ("", "vllm", "vllm-distributed", "vllm-ray", "eugr-vllm", "sglang")
+"""Runtimes of sparkrun whose command lines are read."""
 
 
 def looks_like(root: Node) -> bool:
@@ -21,8 +21,8 @@ def read(file: str, text: str) -> Found:
     found = Found("sparkrun")
     root = read_yaml(file, text)
     runtime = root.get("runtime")
-    if runtime is not None and (runtime.text or "") not in VLLM:
-        found.note(runtime.place, f"runtime: {runtime.text}: fleetctl starts vllm alone")
+    if runtime is not None and (runtime.text or "") not in READ:
+        found.note(runtime.place, f"runtime: {runtime.text}: only those of vLLM and SGLang are read")
         return found
     read_recipe(found, root, doubled=root.said("recipe_version") == "1")
     return found

@@ -106,7 +106,7 @@ def read(file: str, text: str) -> Found:
             models.append(model)
     if not models:
         place = next((one.place for one in told if one.name == "ExecStart"), Place(file, 1))
-        found.note(place, "ExecStart= starts no vllm that could be seen; one in a script has to be read there")
+        found.note(place, "ExecStart= starts no engine that is read here; one in a script has to be read there")
         return found
     found.models = models
     _rest(found, told, models[0])

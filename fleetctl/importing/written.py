@@ -14,7 +14,7 @@ from fleetctl.importing.found import FoundBox, FoundModel, Setting
 
 MEMORY, RESERVE = "128GB", "16GB"
 _ORDER = (
-    "weights", "revision", "served_as", "context", "kv_cache_dtype", "speculative", "launch", "load_limit",
+    "weights", "revision", "served_as", "context", "kv_cache_dtype", "speculative", "task", "launch", "load_limit",
     "stop_limit",
 )  # fmt: skip
 _LONG = 80  # columns of a list on one line
@@ -72,6 +72,7 @@ def _box(box: FoundBox) -> list[str]:
 
 def _model(model: FoundModel) -> list[str]:
     lines = [f"# {_comment(f'from {model.place}')}"]
+    lines += [f"runtime: {model.runtime}"] if model.runtime != "vllm" else []
     for key in _ORDER:
         if key in model.settings:
             lines.append(_line(key, model.settings[key]))

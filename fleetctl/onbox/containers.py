@@ -19,7 +19,7 @@ def container_try(call: Call, words: List[str], folders: List[str]) -> Dict[str,
     at the start. ``folders`` are made where they are missing, as the unit would. OpError with the engine's own words.
     """
     for folder in folders:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.makedirs(folder, mode=0o755, exist_ok=True)
     program = os.path.basename(words[0])
     name, argv = tried(words)
     remove = [program, "rm", "--force", *(["--ignore", "--time", "0"] if program == "podman" else []), name]

@@ -20,7 +20,7 @@ SOCKET = "/run/fleetctl-proxy/admin.sock"
 OPERATIONS = ("lora push", "lora remove")
 STEPS = ("preflight", "send_adapters", "note_adapters", "drop_adapters", "load_adapters", "unload_adapters",
          "name_adapters", "unname_adapters")  # fmt: skip
-UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
+UNIT = re.compile(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,254}")
 TOKENS = "/run/fleetctl-loras-tokens"  # of locks and claims that such users took since the box booted
 TOKENS_KEPT = 200
 TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -44,7 +44,8 @@ def _live() -> Dict[str, Any]:
 
 
 def _facts(args: Args) -> None:
-    plain = all(not args.get(key) for key in ("paths", "ports", "secrets", "firewall_wanted", "floating_addresses"))
+    # Whatever else can be asked for some day is nothing that a push needs.
+    plain = not any(value for key, value in args.items() if key not in ("foreign", "units", "socket_path"))
     units = [unit for key in ("foreign", "units") for unit in args.get(key, [])]
     if not plain or args.get("socket_path") != SOCKET or not all(UNIT.fullmatch(str(unit)) for unit in units):
         _refuse("facts of other things")

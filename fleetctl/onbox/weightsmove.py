@@ -1,28 +1,24 @@
 """Weights from one box to another: the op of the box that has them, and that of the box that wants them."""
 
 import grp
-import hashlib
 import os
 import pwd
-import queue
 import socket
 import stat
 import threading
 import time
-from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
-from fleetctl.onbox.arrival import Goal, Job, dump, load, span
+from fleetctl.onbox.arrival import Goal, dump, load
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.manifests import read_manifest, touched
-from fleetctl.onbox.partsums import PIECE, Progress, behind
-from fleetctl.onbox.partswire import Pace, RefusedError, ask, greet, serve_parts, take
+from fleetctl.onbox.partstaking import Taking
+from fleetctl.onbox.partsums import behind
+from fleetctl.onbox.partswire import Pace, RefusedError, greet, serve_parts
 from fleetctl.onbox.weightplaces import Place, blob_of, place_of, refs_of, safe
 
 AWAITED = 60.0  # seconds in which the other end has to come
 CONNECT = 5.0
-AHEAD = 2  # parts asked for at a time, so that the link does not rest between two
-TRIES = 2  # at a part whose checksum is wrong
 
 
 @op("weights_goal")
@@ -104,6 +100,8 @@ class _Count:
 
 
 def _attend(call: Call, sock: socket.socket, paths: List[str], pace: Pace, count: _Count) -> None:
+    if pace.rate is not None:
+        behind()  # something serves here
     try:
         serve_parts(call, sock, paths, pace, count.add)
     except (ConnectionError, CancelledError):
@@ -146,7 +144,6 @@ def _accept(call: Call, listener: socket.socket, peer: str, key: str, streams: i
 
 
 def _with(sock: socket.socket, work: Any) -> None:
-    behind()
     with sock:
         work(sock)
 
@@ -157,15 +154,15 @@ def weights_receive(
 ) -> Dict[str, Any]:
     """Have the parts that a begun transfer wants, from a peer that serves them, each proven as it comes.
 
-    ``goal`` has the ``commit`` and whether it is ``one_file``; ``ends`` the addresses ``own`` and ``peer``, and the
-    peer's ``port``. With port 0 this end listens (the event ``port``) and the peer calls. Returns ``received`` bytes,
-    those of parts that were wrong and came again included.
+    ``goal`` has the ``commit`` and whether it is ``one_file``; ``ends`` the addresses ``own`` and ``peer``, the peer's
+    ``port``, and ``gentle`` where an engine serves, whose threads come first then. With port 0 this end listens (the
+    event ``port``) and the peer calls. Returns ``received`` bytes, those of parts that came twice included.
     """
     where = place_of(place, safe(goal["commit"]) if "repo" in place else "", file=goal["one_file"])
     if where is None:
         raise OpError("no revision was named for %s" % place["repo"])
     jobs = [(job[0], job[1], job[2]) for job in load(where, "jobs.json")]
-    taking = _Taking(call, where, load(where, "goal.json"), jobs)
+    taking = Taking(call, where, load(where, "goal.json"), jobs, bool(ends.get("gentle")))
     streams = min(streams, len(jobs))
     try:
         if ends["port"]:
@@ -215,80 +212,3 @@ def _connected(own: str, peer: str, port: int, key: str) -> socket.socket:
         sock.close()
         raise OpError("%s did not prove that it is the box that was to send" % peer) from None
     return sock
-
-
-class _Taking:
-    """The parts that are wanted, shared by the connections that bring them."""
-
-    def __init__(self, call: Call, place: Place, goal: Goal, jobs: List[Job]) -> None:
-        self._call = call
-        self._names = sorted(goal["files"])
-        self._files = goal["files"]
-        self._folder = os.path.join(place.staging, "files")
-        self._jobs: "queue.SimpleQueue[Tuple[int, int, int, int]]" = queue.SimpleQueue()
-        for number, part, ahead in jobs:
-            self._jobs.put((number, part, ahead, 1))
-        self._opened: Dict[int, int] = {}
-        self._lock = threading.Lock()
-        total = sum(span(self._files[self._names[n]]["size"], part)[1] - ahead for n, part, ahead in jobs)
-        self.progress = Progress(call, total, "receiving")
-        self.failed: Optional[BaseException] = None
-
-    def stream(self, sock: socket.socket) -> None:
-        """Ask one connection for parts until none is left, or something failed."""
-        asked: Deque[Tuple[int, int, int, int]] = deque()
-        buffer = memoryview(bytearray(PIECE))
-        try:
-            while self.failed is None:
-                while len(asked) < AHEAD:
-                    try:
-                        job = self._jobs.get_nowait()
-                    except queue.Empty:
-                        break
-                    start, length = self._span(job)
-                    ask(sock, job[0], start + job[2], length - job[2])
-                    asked.append(job)
-                if not asked:
-                    return
-                self._take(sock, asked.popleft(), buffer)
-        except (OSError, OpError, CancelledError) as error:
-            self.failed = self.failed or error
-
-    def _span(self, job: Tuple[int, int, int, int]) -> Tuple[int, int]:
-        return span(self._files[self._names[job[0]]]["size"], job[1])
-
-    def _take(self, sock: socket.socket, job: Tuple[int, int, int, int], buffer: memoryview) -> None:
-        number, part, ahead, tries = job
-        start, length = self._span(job)
-        handle, digest = self._file(number), hashlib.sha256()
-        at = start
-        while at < start + ahead:
-            count = os.preadv(handle, [buffer[: min(PIECE, start + ahead - at)]], at)
-            digest.update(buffer[:count])
-            at += count
-        while at < start + length:
-            count = take(self._call, sock, buffer[: min(PIECE, start + length - at)])
-            digest.update(buffer[:count])
-            os.pwrite(handle, buffer[:count], at)
-            at += count
-            self.progress.add(count)
-        if digest.hexdigest() == self._files[self._names[number]]["parts"][part]:
-            return
-        if tries == TRIES:
-            raise OpError(
-                "part %d of %s arrives other than its checksum says: `fleetctl weights verify --full` finds out "
-                "whether the box that sends it still has what it had" % (part, self._names[number])
-            )
-        self._jobs.put((number, part, 0, tries + 1))
-
-    def _file(self, number: int) -> int:
-        with self._lock:
-            if number not in self._opened:
-                path = os.path.join(self._folder, *self._names[number].split("/"))
-                self._opened[number] = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            return self._opened[number]
-
-    def close(self) -> None:
-        """Close all files."""
-        for handle in self._opened.values():
-            os.close(handle)

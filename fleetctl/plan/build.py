@@ -14,6 +14,7 @@ from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.draft import Draft, Move
 from fleetctl.plan.expand import CHANGES, STEPS, place
 from fleetctl.plan.gap import gap_of
+from fleetctl.plan.images import other_builds
 from fleetctl.plan.others import Rest, rest_of_boxes
 from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
@@ -99,6 +100,7 @@ def build_plan(
             *_peaks(sizings),
             *(reason for reason in others.refusals if reason not in grown),
             *others.warnings,
+            *(other_builds(target, observed, generation) if back and generation is not None else ()),
             *notes,
         ),
         questions=questions,

@@ -24,6 +24,7 @@ from fleetctl.plan.engine_drafts import (
 )
 from fleetctl.plan.firewall import apart
 from fleetctl.plan.firewall_drafts import apply_firewall, remove_firewall
+from fleetctl.plan.flags import verify_flags
 from fleetctl.plan.images import have_image, same_image, try_container
 from fleetctl.plan.measuring_drafts import measure_knee, try_settings
 from fleetctl.plan.pagecache import drop_page_cache
@@ -162,6 +163,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "have_image": have_image,
     "same_image": same_image,
     "try_container": try_container,
+    "verify_flags": verify_flags,
     "fetch_weights": fetch_weights,
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,

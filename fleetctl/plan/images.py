@@ -95,6 +95,27 @@ def image_warnings(target: Release, observed: Observed, difference: Difference, 
     return found
 
 
+def other_builds(target: Release, observed: Observed, generation: int) -> list[str]:
+    """Images that are not what an earlier generation was made with: their names were given to others meanwhile."""
+    found = []
+    for image in wanted_images(target):
+        for box in image.boxes:
+            noted = ((observed[box].generations.get(generation) or {}).get("builds") or {}).get(image.reference)
+            then = _with_prefix(str((noted or {}).get("digest") or ""))
+            facts = observed[box].images.get(image.reference)
+            if then and facts is not None and facts.id not in ("", then):
+                found.append(
+                    f"{box}: generation {generation} was made with {short(then)} as {image.name}, and that is "
+                    f"{short(facts.id)} now; `{image.program} tag {short(then)} {image.name}` there gives the name back"
+                )
+    return found
+
+
+def _with_prefix(identity: str) -> str:
+    """Generations of earlier versions note what podman says, without sha256:."""
+    return identity if not identity or identity.startswith("sha256:") else f"sha256:{identity}"
+
+
 def _lacks(facts: ImageFacts | None) -> bool:
     return facts is not None and not facts.id and not facts.problem
 

@@ -78,6 +78,9 @@ def _of_group(
     ran, tried = newest["settings"], [one for one in group if one["kind"] == "settings"]
     concurrency, evidence = _curves(knees)
     given = {key: ran[key] for key in _KEYS if ran.get(key) is not None}
+    if any(isinstance(value, str) and value.startswith(("/", "~")) for value in given.get("speculative", {}).values()):
+        del given["speculative"]
+        notes.append("speculative: names a folder of this fleet, and is left out")
     evidence += [_ran_with(key, value, tried) for key, value in given.items()]
     boxes = {record["box"] for record in group}
     memory = next((one for box, one in measured.get(newest["model"], {}).items() if box in boxes), None)

@@ -134,7 +134,8 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         File(path=f"{UNIT_FOLDER}/{unit}", content=fill("systemd", "engine.service.j2", tag=tag, **values)),
         *(File(path=f"{BIN_FOLDER}/{name}", content=root_text("systemd", name), mode=0o755) for name in installed),
     ]
-    container = ContainerRun(words=launch.run, folders=(CACHE_FOLDER, *launch.folders)) if launch.run else None
+    folders = (CACHE_FOLDER, *launch.folders, *([loras_folder(place.model)] if model.loras else []))
+    container = ContainerRun(words=launch.run, folders=folders) if launch.run else None
     rank = Rank(box=place.box, unit=unit, rank=place.rank, share=place.share, digest=digest, container=container)
     return rank, (*files, secret_file) if secret_file else tuple(files)
 

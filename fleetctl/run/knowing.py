@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleetctl.engine.runtimes.flags import split_flags
-from fleetctl.engine.runtimes.helptext import Wrong, known_flags, wrong_words
+from fleetctl.engine.runtimes.helptext import known_flags, said_of, wrong_words
 from fleetctl.engine.runtimes.runtime import Runtime
 from fleetctl.errors import FleetError, RefusedError
 from fleetctl.remote.boxes import Boxes
@@ -16,7 +16,8 @@ from fleetctl.render.engine import Place, engine_arguments, engine_environment, 
 from fleetctl.render.help import LIMIT, help_question
 from fleetctl.render.release import Engine, Rank
 from fleetctl.spec.fleet import Fleet
-from fleetctl.spec.problems import listed
+
+OURS = " (fleetctl sets it, from a key of fleet.yaml that this build cannot follow)"
 
 
 def refuse_unknown_flags(fleet: Fleet, boxes: Boxes, layout: str | None, engines: Sequence[Engine]) -> list[str]:
@@ -42,19 +43,12 @@ def refuse_unknown_flags(fleet: Fleet, boxes: Boxes, layout: str | None, engines
         words = engine_arguments(fleet, _place(layout, engine, rank))
         given = _given(fleet, layout, engine.model, rank.box)
         for wrong in wrong_words(words, known, runtime):
-            reasons.append(f"model {engine.model} on {rank.box}: {_told(wrong, build, given)}")
+            why = "" if wrong.flag in given or wrong.value is not None else OURS
+            reasons.append(f"model {engine.model} on {rank.box}: {said_of(wrong, build, why)}")
     if reasons:
         lines = "\n".join(f"- {reason}" for reason in dict.fromkeys(reasons))
         raise RefusedError(f"engines would not start; nothing was changed:\n{lines}")
     return list(notes)
-
-
-def _told(wrong: Wrong, build: str, given: frozenset[str]) -> str:
-    near = f"; did you mean {wrong.near}?" if wrong.near else ""
-    if wrong.value is not None:
-        return f"{build} does not take {wrong.flag} {wrong.value}{near or '; it takes ' + listed(wrong.choices, 'or')}"
-    ours = "" if wrong.flag in given else " (fleetctl sets it, from a key of fleet.yaml that this build cannot follow)"
-    return f"{build} does not know {wrong.flag}{ours}{near}"
 
 
 def _given(fleet: Fleet, layout: str, model: str, box: str) -> frozenset[str]:

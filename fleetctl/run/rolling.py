@@ -8,6 +8,7 @@ from dataclasses import replace
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.proxies import may_come_up, running_proxies, servers_up, servers_up_somewhere
 from fleetctl.facts.types import Observed, lead_of
+from fleetctl.plan.adapters import behind
 from fleetctl.plan.build import build_plan
 from fleetctl.plan.difference import BoxDifference, Difference, compare
 from fleetctl.plan.playbook import Playbook
@@ -186,8 +187,9 @@ def serving(live: Release, observed: Observed) -> set[str]:
 
 
 def nothing_to_do(live: Release, seen: Look) -> Difference:
-    """A difference in which nothing is to be done, to be filled in."""
-    boxes = {box: BoxDifference(box) for box in seen.observed}
+    """A difference in which nothing is to be done but to bring adapters that a box lacks; to be filled in."""
+    late = behind(seen.observed)
+    boxes = {box: BoxDifference(box, adapters=box in late) for box in seen.observed}
     return Difference(boxes=boxes, start=[], prove=[], open=[], close=[], load=None, settle_proxy=False)
 
 

@@ -36,7 +36,7 @@ def launch_for(fleet: Fleet, model: str, to: str) -> dict[str, Any]:
         program = isinstance(current, Program) or (not runtime.packages and to.rpartition("/")[2] == runtime.program[0])
         return {"program" if program else "venv": to.rstrip("/")}
     if isinstance(current, Container) and _IMAGE.fullmatch(to):
-        given = current.model_dump(mode="json", exclude_unset=True)
+        given = current.model_dump(mode="json", exclude_unset=True, exclude={"id"})  # that was the old image's
         return {**given, "image": to}
     if _IMAGE.fullmatch(to):
         raise SpecError(

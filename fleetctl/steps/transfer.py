@@ -95,7 +95,12 @@ def transfer(
             {
                 "place": what["place"],
                 "goal": what["goal"],
-                "ends": {"own": ends.target, "peer": ends.source, "port": port},
+                "ends": {
+                    "own": ends.target,
+                    "peer": ends.source,
+                    "port": port,
+                    "gentle": what["limit"] is not None,
+                },
                 "key": key,
                 "streams": streams,
             },

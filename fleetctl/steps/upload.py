@@ -84,7 +84,7 @@ def upload(
             args = {
                 "place": place,
                 "goal": {"commit": goal["commit"], "one_file": goal["one_file"]},
-                "ends": {"own": HERE, "peer": HERE, "port": 0},
+                "ends": {"own": HERE, "peer": HERE, "port": 0, "gentle": limit is not None},
                 "key": key,
                 "streams": 1,
             }

@@ -119,10 +119,12 @@ def test_a_load_that_fails_ends_it_in_the_layout_where_it_began(fresh: Moving) -
 
 def test_a_fleet_that_somebody_else_moves_meanwhile_is_left_where_they_moved_it(fresh: Moving) -> None:
     fresh.be_in("split")
-    running = in_the_second_load(fresh, "20s")
+    running = in_the_second_load(fresh, "30s")
     fresh.cutover("split")
     running.process.send_signal(signal.SIGINT)
     ran = running.finish()
-    assert ran.rc == 130 and "somebody has moved the fleet meanwhile, to split" in ran.said, ran
+    # On a slow machine the load ends in the middle of the other's move: then the fleet is held, and left as well.
+    assert (ran.rc == 130 and "somebody has moved the fleet meanwhile, to split" in ran.said) or ran.rc == 4, ran
     assert [run["layout"] for run in kept(fresh)] == ["split"]
-    assert fresh.status()["generation"] == 3
+    after = fresh.status()
+    assert (after["layout"], after["generation"], after["unfinished"]) == ("split", 3, None)

@@ -178,7 +178,8 @@ def test_an_image_pinned_by_its_id_is_started_whatever_its_name_has_become(movin
     for box in BOXES:
         assert moving.sh(box, f"podman inspect --format '{{{{.Image}}}}' {COPY_CONTAINER}").strip() == other[7:]
     assert f'"{other}"' in moving.sh("box2", "cat $(readlink -f /etc/fleetctl/current)/meta.json")
-    moving.rollback()
+    told = " ".join(moving.run("rollback").plan["warnings"])
+    assert f"was made with {other[7:19]} as {IMAGE}" in told
 
 
 def test_a_container_that_cannot_be_made_is_told_before_anything_is_stopped(moving: Moving) -> None:
@@ -222,7 +223,7 @@ def test_a_missing_image_is_told_before_anything_is_stopped_and_is_pushed(moving
     assert way_of(pushed) == "link"
     assert image_on(moving, "box2", "podman") == lacking
     assert moving.run("images", "verify").rc == 0
-    assert moving.sh("box2", "ls /var/tmp") == ""
+    assert moving.sh("box2", "find /var/tmp -type f") == ""
 
     # The same between boxes that cannot reach each other.
     moving.sh("box2", "podman rmi --all --force")
@@ -242,3 +243,21 @@ def test_a_missing_image_is_told_before_anything_is_stopped_and_is_pushed(moving
     assert pushed.rc == 0, pushed
     assert way_of(pushed) == "this machine"
     assert image_on(moving, "box2", "podman") == lacking
+
+
+def test_the_engine_in_an_image_is_asked_which_flags_it_knows(moving: Moving) -> None:
+    moving.be_in("replicas")
+    before = {box: moving.pid(box, COPY) for box in BOXES}
+    wrong = moving.changed(lambda d: d["models"]["standin"].update(arguments=["--enable-prefix-cashing"]))
+    refused = moving.run("apply", "--yes", text=wrong)
+    said = f"vLLM {IMAGE} does not know --enable-prefix-cashing; did you mean --enable-prefix-caching?"
+    assert (refused.rc, said in refused.said) == (REFUSED, True), refused
+    assert {box: moving.pid(box, COPY) for box in BOXES} == before
+    right = moving.changed(lambda d: d["models"]["standin"].update(arguments=["--enable-prefix-caching"]))
+    ran = moving.run("apply", "--yes", text=right)
+    assert ran.rc == 0, ran
+    steps = [event for event in ran.events if event["type"] == "step" and ".verify_flags." in event["step"]]
+    done = {event["step"]: event for event in steps if event["state"] == "done"}
+    assert sorted(done) == [f"prepare.verify_flags.{box}/standin" for box in BOXES]
+    assert not any("could not be asked" in warning for warning in ran.plan["warnings"])
+    assert all(containers(moving, box) == [f"{COPY_CONTAINER} Up"] for box in BOXES)

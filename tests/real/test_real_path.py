@@ -1,7 +1,7 @@
 """The whole path of switching on evidence with real vLLM: gates, cutover, bench, tune, eval, rollback.
 
-The model is random: what it says is wrong. What counts is that every question is asked and answered, that what is
-wrong is told by kind, and that nobody's request fails meanwhile.
+The model is random and never comes to an end: every answer is wrong. What counts is that every question is asked and
+answered, that what is wrong is told by kind, and that nobody's request fails meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fleetctl.lab.demo import COMMAND
 from fleetctl.lab.lab import Lab
 
 TASKS = """\
-{"id": "any", "prompt": "Say hello.", "score": "regex", "expected": "", "max_tokens": 8}
+{"id": "hello", "prompt": "Say hello.", "score": "regex", "expected": "hello", "max_tokens": 8}
 {"id": "capital", "prompt": "What is the capital of France?", "score": "exact", "expected": "Paris", "max_tokens": 8}
 """
 GATES: dict[str, Any] = {
@@ -71,21 +71,45 @@ def test_a_fleet_is_measured_tested_and_switched_with_every_request_answered(
         for passed in done.results("gate"):
             tools, evaluation = passed["scores"].values()
             assert (len(tools["categories"]), 0 <= tools["score"] <= 100) == (12, True)
-            assert evaluation["score"] == 50 and passed["long_context"]["tokens"] > 500
+            assert evaluation["score"] == 0 and passed["long_context"]["tokens"] > 500
 
         tools_told = next(
             event for event in told(lab, "eval", "tools", "--max-tokens", "16") if event["type"] == "score"
         )
         assert all(failure["why"] for failure in tools_told["failures"])
         refused = [one for one in tools_told["failures"] if one["why"].startswith(("status", "not answered"))]
-        assert len(refused) < 10, refused
+        assert len(refused) < len(tools_told["failures"]), refused
         model = next(event for event in told(lab, "eval", str(tasks)) if event["type"] == "model")
-        assert (model["tasks"], model["quality"], len(model["wrong"])) == (2, 0.5, 1)
+        assert [one["why"] for one in model["wrong"]] == 2 * ["cut off after 8 tokens"], model
 
-        load = ["bench", "replicas/tiny@box1", "--mix", str(mix), "-c", "4", "--duration", "5s", "--warm-up", "1s"]
+        load = [
+            "bench",
+            "replicas/tiny@box1",
+            "--mix",
+            str(mix),
+            "-c",
+            "4",
+            "--duration",
+            "5s",
+            "--warm-up",
+            "1s",
+            "--yes",
+        ]
         bench = next(event for event in told(lab, *load) if event["type"] == "bench")
         assert bench["answered"] > 0 and bench["errors"] == {}, bench
-        knee = ["tune", "replicas/tiny@box1", "--mix", str(mix), "--most", "4", "--probes", "4", "--duration", "4s"]
+        knee = [
+            "tune",
+            "replicas/tiny@box1",
+            "--mix",
+            str(mix),
+            "--most",
+            "4",
+            "--probes",
+            "4",
+            "--duration",
+            "4s",
+            "--yes",
+        ]
         tuned = next(event for event in told(lab, *knee) if event["type"] == "tuned")
         assert 1 <= tuned["answer"]["concurrency"] <= 4, tuned
 
@@ -97,7 +121,7 @@ def test_a_fleet_is_measured_tested_and_switched_with_every_request_answered(
         assert failures(back) == []
         changes = [event for event in told(lab, "history") if event["type"] == "change"]
         scored = next(change["scores"] for change in changes if change["scores"])
-        assert {engine: ", tasks.jsonl 50" in line for engine, line in scored.items()} == {
+        assert {engine: ", tasks.jsonl 0" in line for engine, line in scored.items()} == {
             f"replicas/tiny@{box}": True for box in ("box1", "box2")
         }
     finally:

@@ -111,6 +111,12 @@ def test_the_limit_of_an_engine_is_no_knee_and_the_report_has_all_numbers(engine
     ("words", "status", "said"),
     [
         (("bench", "--against", "nonsense"), 2, "https://"),
+        (("tune", "--hold"), 2, "--hold says nothing here"),
+        (("tune", "--settings", "batched_tokens"), 2, "it has no values"),
+        (("tune", "--against", "http://127.0.0.1:9", "--drain"), 2, "--against names the endpoint"),
+        (("tune", "--profiles", "/nowhere/at/all"), 2, "there is no such folder"),
+        (("profile", "show", "gb10-nvfp4"), 2, "did you mean gb10-nvfp4-71gib-office?"),
+        (("profile", "save", "--fleet", "/nowhere/fleet.yaml"), 2, "/nowhere/fleet.yaml"),
         (("bench", "--against", "http://127.0.0.1:9", "-c", "1", "--rate", "2"), 2, "three ways"),
         (("bench", "--against", "http://127.0.0.1:9", "qwen"), 2, "--against names the endpoint"),
         (("bench", "--against", "http://127.0.0.1:9", "--mix", "tea"), 2, "there is no mix tea"),

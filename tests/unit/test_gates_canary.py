@@ -18,17 +18,21 @@ from fleetctl.spec.fleet_gates import LongContextGate
 
 
 class Model:
-    """Counts four characters as a token, and finds the phrase; ``fault`` is what it does wrong."""
+    """Counts some characters as a token, and finds the phrase; ``fault`` is what it does wrong."""
 
-    def __init__(self, fault: str = "") -> None:
+    def __init__(self, fault: str = "", characters: int = 4, context: int = 262_144) -> None:
         self.fault = fault
+        self.characters = characters
+        self.context = context
         self.prompts: list[int] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         prompt = body["messages"][0]["content"]
-        tokens = len(prompt) // 4
+        tokens = len(prompt) // self.characters
         self.prompts.append(tokens)
+        if tokens + body["max_tokens"] > self.context:
+            return httpx.Response(400, json={"error": "the prompt is too long"})
         text = re.search(r"phrase is (.*)\.\n", prompt)
         message: dict[str, Any] = {"content": text[1] if text else "?"}
         if self.fault == "forgets" and tokens > 5000:
@@ -57,6 +61,16 @@ def test_a_long_prompt_is_read_and_the_phrase_found(monkeypatch: pytest.MonkeyPa
     model = Model()
     told = asked(model, monkeypatch, tokens=50_000)
     assert 45_000 < told["tokens"] == model.prompts[-1] <= 50_000
+
+
+@pytest.mark.parametrize("characters", [1, 2, 4])
+def test_in_a_short_context_no_prompt_is_longer_than_it(characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(characters=characters, context=1024)
+    short = ENGINE.model_copy(update={"context": 1024})
+    monkeypatch.setattr(httpx, "HTTPTransport", lambda **_: httpx.MockTransport(model))
+    with EngineClient("http://engine", timeout=5) as client:
+        told = pass_canary(short, LongContextGate(max_tokens=16), client)
+    assert 600 < told["tokens"] <= 768
 
 
 @pytest.mark.parametrize(

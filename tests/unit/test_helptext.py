@@ -6,6 +6,7 @@ import pytest
 
 from fleetctl.engine.runtimes.helptext import Wrong, known_flags, wrong_words
 from fleetctl.engine.runtimes.known import RUNTIMES
+from fleetctl.render.help import engine_words_of
 
 ARGPARSE = """\
 usage: engine [options]
@@ -97,3 +98,17 @@ def test_what_the_program_would_refuse_is_found_with_what_was_meant(words: list[
 def test_clap_takes_no_beginning_of_a_flag() -> None:
     runtime = RUNTIMES["text-embeddings-inference"]
     assert [wrong.flag for wrong in wrong_words(["--model"], known_flags(CLAP), runtime)] == ["--model"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [
+        ("vllm", ("vllm", "IMAGE", "serve", "MODEL", "--port", "1")),
+        ("sglang", ("python3", "IMAGE", "-m", "sglang.launch_server", "--port", "1")),
+        ("llama.cpp", ("/app/llama-server", "IMAGE", "--port", "1")),
+    ],
+)
+def test_of_a_container_the_words_behind_its_program_are_the_engines(runtime: str, words: tuple[str, ...]) -> None:
+    run = ("/usr/bin/podman", "run", "--rm", "-e", "A", "--entrypoint", *words)
+    found = engine_words_of(run, RUNTIMES[runtime])
+    assert found == (words[2:] if runtime != "sglang" else words[4:])

@@ -248,7 +248,7 @@ def test_what_an_engine_is_launched_from_is_seen(command: str, launch: dict[str,
         ("docker run x/vllm --model /m/q", "/m/q is a path in the image"),
         ("docker run -p 80:81 x/vllm m", "port 80 leads to 81"),
         ("numactl -N 0 vllm serve m", "numactl and its options are left out"),
-        ("sglang serve --model m\nvllm serve m", "SGLang is started here"),
+        ("ollama serve\nvllm serve m", "Ollama is started here"),
         ("vllm serve m --served-model-name", "--served-model-name has no value"),
         ("exec ~/v/bin/vllm serve m", "~/v is no whole path"),
         ("env PATH=/x:$PATH vllm serve m", "PATH is left out"),
@@ -274,6 +274,38 @@ def test_a_text_with_line_breaks_in_its_words_cannot_write_lines_of_its_own() ->
     text = "vllm serve '~/m\nmodels: {}' --max-model-len '8\nx: y'"
     made = entries(read("a\nb: c", text, Kind.COMMAND))
     assert list(yaml.safe_load(document(made, "a\nb: c"))) == ["models"]
+
+
+SGLANG = "/opt/s/bin/python3 -m sglang.launch_server --model-path /m/q --context-length 65536 --tp 2 "
+SGLANG += "--mem-fraction-static 0.8 --max-running-requests 24 --served-model-name q --enable-metrics --host 0.0.0.0 "
+SGLANG += "--dist-init-addr 10.0.0.1:20000 --nnodes 2 --node-rank 0 --trust-remote-code --is-embedding"
+
+
+def test_sglang_is_read_in_its_own_words() -> None:
+    model = one_model(SGLANG)
+    assert (model.runtime, model.name, model.ranks, model.concurrency) == ("sglang", "q", 2, 24)
+    assert (model.share, model.master_port, model.arguments) == (0.91, 20000, ["--trust-remote-code"])
+    values = {key: setting.value for key, setting in model.settings.items()}
+    assert values == {"weights": "/m/q", "context": 65536, "task": "embed", "launch": {"venv": "/opt/s"}}
+    after = merged(OFFICE_TEXT, entries(read("-", SGLANG), parse_fleet(OFFICE_TEXT, "fleet.yaml")))
+    assert parse_fleet(after, "fleet.yaml").models["q"].runtime == "sglang"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sglang serve --model-path org/m --context-length 8",
+        "docker run --gpus all lmsysorg/sglang:latest python3 -m sglang.launch_server --model org/m --context-length 8",
+        "services:\n  a:\n    image: x/sglang\n    command: sglang serve --model-path org/m --context-length 8\n",
+        "model: org/m\nruntime: sglang\ncontainer: c\ncommand: sglang serve --model-path {model} --context-length 8\n",
+        "model: org/m\nruntime: sglang\ncontainer: c\ndefaults: {max_model_len: 8}\n",
+    ],
+)
+def test_sglang_is_seen_in_every_kind_of_file(text: str) -> None:
+    model = one_model(text)
+    assert (model.runtime, model.settings["context"].value, model.settings["weights"].value) == ("sglang", 8, "org/m")
+    made = entries(read("-", text), parse_fleet(OFFICE_TEXT, "fleet.yaml"))
+    assert parse_fleet(merged(OFFICE_TEXT, made), "fleet.yaml").models["m"].runtime == "sglang"
 
 
 UNIT = "[Service]\nExecStart=/opt/v/bin/vllm serve /m --max-model-len 8\n"
@@ -352,11 +384,11 @@ def test_names_that_do_not_fit_the_fleet_are_refused(options: dict[str, object],
         ("", None, "is empty"),
         ("hello\n", None, "no file that can be imported"),
         ("services:\n  a: [\n", None, "x:3: this is not valid YAML"),
-        ("services:\n  web: {image: nginx}\n", None, "the service web starts no vllm"),
+        ("services:\n  web: {image: nginx}\n", None, "the service web starts no engine"),
         ("services: {a: 5}\n", None, "the service a is no mapping"),
-        ("model: m\nruntime: sglang\ncontainer: c\n", None, "x:2: runtime: sglang: fleetctl starts vllm alone"),
-        ("model: m\nruntime: vllm\ncontainer: c\ncommand: llama-server -m x\n", None, "starts no vllm"),
-        ("[Service]\nExecStart=/usr/local/bin/start.sh\n", None, "x:2: ExecStart= starts no vllm"),
+        ("model: m\nruntime: trtllm\ncontainer: c\n", None, "x:2: runtime: trtllm: only those"),
+        ("model: m\nruntime: vllm\ncontainer: c\ncommand: llama-server -m x\n", None, "starts neither vLLM nor SGLang"),
+        ("[Service]\nExecStart=/usr/local/bin/start.sh\n", None, "x:2: ExecStart= starts no engine"),
         ("upstream a {\n  server 10.0.0.1:8000;\n", None, "never closed"),
         ("upstream a { server unix:/run/x; }\n", None, "has nothing for fleet.yaml"),
         ("backend a\n  server a /run/x.sock\n", None, "has nothing for fleet.yaml"),

@@ -88,6 +88,8 @@ META = {"operation": "lora push"}
         ("facts", {"socket_path": loras_only.SOCKET, "paths": ["/etc/shadow"]}),
         ("facts", {"socket_path": loras_only.SOCKET, "secrets": {"/etc/shadow": {}}}),
         ("facts", {"socket_path": loras_only.SOCKET, "units": ["x; id"]}),
+        ("facts", {"socket_path": loras_only.SOCKET, "images": [["/bin/sh", "x"]]}),
+        ("facts", {"socket_path": loras_only.SOCKET, "units": ["-H"]}),
         ("checkpoint_files", {"path": "/etc"}),
         ("move_begin", {"move": PUSH["move"], "operation": "cutover"}),
         ("move_begin", {"move": "../../x", "operation": "lora push"}),

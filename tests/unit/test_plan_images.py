@@ -12,7 +12,7 @@ from fleetctl.facts.types import ImageFacts
 from fleetctl.plan.difference import compare
 from fleetctl.plan.draft import Move
 from fleetctl.plan.imagepush import ImageThere, ImageWanted, missing_room, push_steps
-from fleetctl.plan.images import have_image, image_refusals, image_warnings, same_image
+from fleetctl.plan.images import have_image, image_refusals, image_warnings, other_builds, same_image
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Release
 from fleetctl.run.images import chosen, disagreements, images_of
@@ -77,6 +77,17 @@ def test_every_box_has_the_image_and_one_that_is_not_pinned_is_proven_to_be_the_
     move = Move(BEFORE, release, observed, difference, 1, "a", lenient=lenient)
     assert [draft.box for draft in have_image(move)] == ["a", "b"]
     assert [draft.params["boxes"] for draft in same_image(move)] == ([["a", "b"]] if proven else [])
+
+
+def test_a_name_that_was_given_to_another_image_since_a_generation_is_told_on_the_way_back() -> None:
+    release, observed, _ = situation({"a": ONE, "b": OTHER})
+    builds = {"vllm:v1": {"version": "vllm:v1", "digest": ONE.removeprefix("sha256:")}}
+    noted = {box: facts.model_copy(update={"generations": {3: {"builds": builds}}}) for box, facts in observed.items()}
+    assert other_builds(release, noted, 3) == [
+        "b: generation 3 was made with 111111111111 as vllm:v1, and that is 222222222222 now; "
+        "`podman tag 111111111111 vllm:v1` there gives the name back"
+    ]
+    assert other_builds(release, observed, 3) == []
 
 
 def there(free: int = 100 * GIB, *devices: int, **more: Any) -> ImageThere:

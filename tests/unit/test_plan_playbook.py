@@ -21,7 +21,7 @@ def test_a_shipped_playbook_has_the_stages_of_the_design_and_only_known_steps(na
 def test_the_rolling_playbook_does_one_engine_after_the_other() -> None:
     book = parse_playbook(root_text("playbooks", "rolling.yaml"), "rolling.yaml", STEPS)
     assert [stage.stage for stage in book.stages if stage.one_at_a_time] == ["roll"]
-    assert [use.step for use in book.stages[2].steps][-3:] == ["await_ready", "gate", "open"]
+    assert [use.step for use in book.stages[2].steps][-4:] == ["await_ready", "gate", "load_adapters", "open"]
 
 
 @pytest.mark.parametrize("name", ["drain", "undrain"])
@@ -30,7 +30,7 @@ def test_a_box_is_drained_and_put_back_by_known_steps(name: str) -> None:
 
 
 def test_every_step_that_can_be_planned_can_be_executed() -> None:
-    assert set(STEPS) == set(KINDS) - {"mend"}  # the one step of `doctor --fix`, which has no playbook
+    assert set(STEPS) <= set(KINDS)  # changes that have no playbook (setup, weights, images, adapters) have steps too
 
 
 STAGE = "stages: [{stage: s, summary: x, steps: [%s]}]"

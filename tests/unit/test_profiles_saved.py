@@ -83,6 +83,14 @@ def test_what_measured_and_did_not_keep_up_is_in_the_evidence() -> None:
     assert "did not keep up: it used 99% of one core" in found.profile.evidence_of("concurrency.email").told
 
 
+def test_drafts_of_a_model_in_a_folder_are_left_out_for_it_is_a_path() -> None:
+    drafts = {"method": "eagle3", "num_speculative_tokens": 2, "model": "/srv/drafts"}
+    (found,) = saved([record(settings={"speculative": drafts})], {})
+    assert found.profile.settings.speculative is None and "names a folder" in found.notes[0]
+    (kept,) = saved([record(settings={"speculative": {**drafts, "model": "org/drafts"}})], {})
+    assert kept.profile.settings.speculative is not None and "/srv" not in written(kept.profile)
+
+
 def test_a_limit_of_the_engine_is_left_out_and_without_a_knee_there_is_nothing_to_save() -> None:
     limit = record(mix="chat", kind="limit of the engine")
     (found,) = saved([record(), limit], {})

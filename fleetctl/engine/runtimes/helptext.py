@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from fleetctl.engine.runtimes.flags import split_flags
 from fleetctl.engine.runtimes.runtime import Runtime
+from fleetctl.spec.problems import listed
 
 # A flag begins a line: of argparse and clap after at most 8 spaces (explanations are further in), in a table after its
 # border. What follows it after two spaces is a further spelling, or its explanation.
@@ -63,6 +64,14 @@ def wrong_words(words: Sequence[str], known: Mapping[str, tuple[str, ...]], runt
         if choices and given is not None and given not in choices:
             near = difflib.get_close_matches(given, choices, n=1)
             yield Wrong(written, given, near[0] if near else None, choices)
+
+
+def said_of(wrong: Wrong, build: str, why: str = "") -> str:
+    """In words, of a build such as ``vLLM 0.32.0``; ``why`` stands behind the flag."""
+    near = f"; did you mean {wrong.near}?" if wrong.near else ""
+    if wrong.value is not None:
+        return f"{build} does not take {wrong.flag} {wrong.value}{near or '; it takes ' + listed(wrong.choices, 'or')}"
+    return f"{build} does not know {wrong.flag}{why}{near}"
 
 
 def _name_in(written: str, known: Mapping[str, tuple[str, ...]], runtime: Runtime) -> str | None:
