@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import Field
 
+from fleetctl.facts.operations import WEIGHTS
 from fleetctl.facts.types import Observed, Seen, lead_of
-from fleetctl.plan.types import WEIGHTS, Gap, Plan, PlannedStep, Stage
+from fleetctl.plan.types import Gap, Plan, PlannedStep, Stage
 from fleetctl.render.release import Engine, Release, Value
 from fleetctl.spec.units import size
 
