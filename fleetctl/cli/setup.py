@@ -99,7 +99,7 @@ def setup(
         mover.work("setup", make) if chosen else _nothing(names, found, json=json)
         if any(draft.family == "link" for draft in chosen):
             _measure(subject, names, json=json)
-    _next_words(names, fleet, named=named, json=json)
+    _next_words(boxes or [], fleet, named=named, json=json)
 
 
 def _network(text: str | None) -> IPv4Network | IPv6Network | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,15 +55,19 @@ class Standing:
 
 
 def fleet_of_hosts(hosts: list[str]) -> Fleet:
-    """A fleet of ``[USER@]HOST`` before there is a fleet.yaml: the first has the proxy. Raises SpecError."""
+    """A fleet of ``[USER@]HOST`` before there is a fleet.yaml: the first has the proxy. Raises SpecError.
+
+    A box is called as its host, with dashes for what no name of a box has: ``10-0-0-5``.
+    """
     boxes = {}
     for host in hosts:
         user, _, target = host.rpartition("@")
         if not target or target.startswith("-"):
             raise SpecError(f"{host} is not [USER@]HOST")
-        if target in boxes:
-            raise SpecError(f"{target} is named twice")
-        boxes[target] = Box(address=target, memory=1, reserve=0, ssh=Ssh(user=user or None))
+        name = re.sub(r"[^a-z0-9-]", "-", target.lower()).strip("-")[:31]
+        if not name or name in boxes:
+            raise SpecError(f"{target} is named twice" if name else f"{host} is not [USER@]HOST")
+        boxes[name] = Box(address=target, memory=1, reserve=0, ssh=Ssh(user=user or None))
     names = list(boxes)
     model = Model(weights="/nowhere", context=1, launch=Venv(venv="/nowhere"))
     return Fleet(

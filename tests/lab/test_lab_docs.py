@@ -50,6 +50,8 @@ FORMS = {
     ),
     "fleetctl weights pull qwen": "fleetctl weights pull qwen --from ./base",  # a hub is not reached from here
     "fleetctl setup --engine vllm==0.11.0": "fleetctl setup",  # the environment is there
+    "fleetctl drain spark2": "fleetctl drain spark1",  # this fleet has a model on spark2 alone
+    "fleetctl undrain spark2": "fleetctl undrain spark1",
     "fleetctl history MOVE": f"fleetctl history {_LAST_MOVE}",
     "fleetctl history MOVE --json": f"fleetctl history {_LAST_MOVE} --json",
 }

@@ -15,7 +15,7 @@ SGLANG = {
     "context": 8192,
     "kv_cache_dtype": "fp8",
     "launch": {"venv": "/opt/standin/sglang_venv"},
-    "environment": {"STANDIN_LOAD_SECONDS": "0.5", "STANDIN_SPEED": "20", "HF_HUB_OFFLINE": "1"},
+    "environment": {"STANDIN_LOAD_SECONDS": "0.5", "STANDIN_SPEED": "20"},
     "load_limit": "2m",
     "stop_limit": "20s",
 }

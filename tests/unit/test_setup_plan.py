@@ -208,13 +208,14 @@ def test_an_interface_that_networkd_knows_gets_a_drop_in_to_its_own_file() -> No
 
 def test_hosts_without_a_file_are_a_fleet_whose_first_box_has_the_proxy() -> None:
     fleet = fleet_of_hosts(["ops@spark1", "spark2"])
+    assert fleet_of_hosts(["ops@10.0.0.5"]).boxes["10-0-0-5"].address == "10.0.0.5"
     assert (fleet.boxes["spark1"].ssh.user, fleet.boxes["spark2"].ssh.user) == ("ops", None)
     found = wishes(fleet, fleet.boxes, Choices(), named=False)
     assert [wish.proxy for wish in found.values()] == [True, False]
     assert not any(wish.venvs for wish in found.values())
 
 
-@pytest.mark.parametrize("hosts", [["ops@"], ["-oProxyCommand=x"], ["a@spark1", "b@spark1"]])
+@pytest.mark.parametrize("hosts", [["ops@"], ["-oProxyCommand=x"], ["a@spark1", "b@spark1"], ["..."]])
 def test_hosts_that_are_none_are_refused(hosts: list[str]) -> None:
     with pytest.raises(SpecError):
         fleet_of_hosts(hosts)
