@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -59,6 +60,10 @@ class Lying(Seen):
     why: str = ""
     wrong: dict[str, tuple[int, ...]] = {}
     sums: dict[str, str] = Field({}, repr=False)
+
+
+Push = tuple[Wanted, Lying, Mapping[str, tuple[Wanted, Lying]]]
+"""The place that sends and what lies there, and by box the places that are to get it and what lies there."""
 
 
 def place_of(engine: Engine) -> dict[str, Any] | None:
@@ -137,19 +142,40 @@ def base_plan(
     )
 
 
+def share_of(wished: float | None, serving: Iterable[str], transfers: int) -> float | None:
+    """Bytes/s that each of so many transfers of one command gets (None: as fast as it goes).
+
+    ``wished`` is what all get together, as the operator said (infinity: no limit); None: nothing was said, and it is
+    little while engines serve.
+    """
+    limit = wished if wished is not None else SPARING if any(True for _ in serving) else math.inf
+    return None if limit == math.inf else limit / max(1, transfers)
+
+
+def sparing(wished: float | None, serving: Iterable[str]) -> list[str]:
+    """What is to be known before of a rate that nobody asked for."""
+    names = ", ".join(sorted(serving))
+    if wished is not None or not names:
+        return []
+    return [
+        f"{names} serves on these boxes: all transfers together take at most {SPARING / 1e6:.0f} MB/s; --limit says "
+        "another figure"
+    ]
+
+
 def push_steps(
     source: Wanted,
     from_: Lying,
     targets: Mapping[str, tuple[Wanted, Lying]],
     *,
     addresses: Mapping[str, str],
-    limit: float | None,
+    share: float | None,
     streams: int | None,
 ) -> list[PlannedStep]:
     """Prove the source, see that every disk has room, then send to all at once.
 
-    ``addresses`` has the one of each box on the network between them; ``limit`` is what all get together, in bytes/s
-    (None: as fast as it goes), ``streams`` how many connections each gets (None: by its CPUs). Steps of several models
+    ``addresses`` has the one of each box on the network between them; ``share`` is what each gets, in bytes/s (None: as
+    fast as it goes), ``streams`` how many connections each gets (None: by its CPUs). Steps of several models
     can follow each other in one plan.
     """
     about = source.model
@@ -164,7 +190,6 @@ def push_steps(
         + ("" if from_.state == "proven" else f" (they are made: {size(from_.bytes)} are read)"),
     )
     rooms, sends = [], []
-    share = None if limit is None else limit / len(targets)
     for box, (wanted, lying) in targets.items():
         params = {"model": source.model, "from": source.box, "place_from": source.place, "place": wanted.place}
         rooms.append(
@@ -212,14 +237,21 @@ def _what(from_: Lying, lying: Lying) -> str:
     return f"what differs of {whole}"
 
 
-def disk_refusals(source: Lying, targets: Mapping[str, tuple[Wanted, Lying]]) -> list[str]:
-    """Disks without room for weights that are to arrive whole, a sentence each."""
+def disk_refusals(pushes: Iterable[Push]) -> list[str]:
+    """Disks without room for weights that are to arrive whole, a sentence each. Models of one command share a disk."""
     found = []
-    for box, (wanted, lying) in targets.items():
-        need = source.bytes - lying.staged
-        if lying.state == "missing" and need > lying.free:
-            found.append(
-                f"{box}: {wanted.name} needs {size(need)} on the disk and {size(lying.free)} are free: "
-                f"{size(need - lying.free)} are missing"
-            )
+    left: dict[tuple[str, int], int] = {}
+    for _, source, targets in pushes:
+        for box, (wanted, lying) in targets.items():
+            need, disk = source.bytes - lying.staged, (box, lying.device)
+            free = left.get(disk, lying.free)
+            if lying.state != "missing":
+                continue
+            if need > free:
+                others = " beside the others" if disk in left else ""
+                found.append(
+                    f"{box}: {wanted.name} needs {size(need)} on the disk and {size(max(0, free))} are free{others}: "
+                    f"{size(need - max(0, free))} are missing"
+                )
+            left[disk] = free - need
     return found

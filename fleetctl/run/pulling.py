@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 from fleetctl.errors import SpecError
 from fleetctl.plan.types import Plan, PlannedStep, Stage
-from fleetctl.plan.weights import PULL, SPARING, Wanted, base_plan, serving_on
+from fleetctl.plan.weights import PULL, Wanted, base_plan, serving_on, share_of
 from fleetctl.run.planning import Look, Subject, new_move_name
 from fleetctl.run.weights import wanted_places
 from fleetctl.spec.secret import Secret
@@ -34,13 +33,12 @@ def plan_pull(
     wanted = wanted_places(subject.fleet, [model], [on] if on else [])[0]
     box = subject.boxes[wanted.box]
     users = serving_on(seen.observed, [wanted.box])
-    pace = limit if limit is not None else SPARING if users else None
     shared = {
         "model": model,
         "place": wanted.place,
         "env": wanted.place.get("env", {}) or _plain(subject, model),
         "secrets": _secrets(subject, model),
-        "limit": None if pace == math.inf else pace,
+        "limit": share_of(limit, users, 1),
     }
     if "repo" in wanted.place and source is not None:
         raise SpecError(
