@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import Field
 
 from fleetctl.facts.operations import WEIGHTS
-from fleetctl.facts.types import Observed, Seen, lead_of
-from fleetctl.plan.types import Gap, Plan, PlannedStep, Stage
+from fleetctl.facts.types import Observed, Seen
+from fleetctl.plan.types import PlannedStep, Stage
 from fleetctl.render.release import Engine, Release, Value
 from fleetctl.spec.units import size
 
@@ -99,46 +99,6 @@ def serving_on(observed: Observed, boxes: Iterable[str]) -> list[str]:
             for engine, rank in live.ranks_on(box)
             if (unit := observed[box].units.get(rank.unit)) is not None and not unit.down
         }
-    )
-
-
-def base_plan(
-    fleet: str,
-    wanted_lead: str,
-    seen: tuple[Observed, dict[str, dict[str, Any]]],
-    operation: str,
-    move: str,
-    stages: tuple[Stage, ...],
-    steps: Iterable[PlannedStep],
-    why: str,
-    warnings: Iterable[str] = (),
-) -> Plan:
-    """A plan that leaves the fleet in the layout and the generation that it is in."""
-    observed, asked = seen
-    lead = lead_of(observed, wanted_lead)
-    facts = observed[lead]
-    live = facts.release or Release(fleet=fleet, layout=None)
-    meta = facts.generations.get(facts.generation or 0) or {}
-    return Plan(
-        move=move,
-        fleet=fleet,
-        operation=operation,
-        playbook="weights",
-        from_layout=live.layout,
-        from_generation=facts.generation,
-        to_layout=live.layout,
-        generation=facts.generation,
-        previous=meta.get("previous"),
-        lead=lead,
-        boxes=tuple(observed),
-        source=live,
-        release=live,
-        stages=stages,
-        steps=tuple(steps),
-        gap=Gap(expected=0.0, why=why),
-        warnings=tuple(warnings),
-        questions=asked,
-        observed={box: one.digest() for box, one in observed.items()},
     )
 
 

@@ -10,8 +10,9 @@ from fleetctl.errors import RefusedError, SpecError
 from fleetctl.plan.imagepush import PUSH, ROOM, SEND, ImageThere, ImageWanted, missing_room, push_steps
 from fleetctl.plan.images import short
 from fleetctl.plan.types import Plan
-from fleetctl.plan.weights import base_plan, serving_on, share_of, sparing
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.plan.weights import serving_on, share_of, sparing
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 from fleetctl.run.weights import addresses
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Container
@@ -163,16 +164,15 @@ def plan_push(subject: Subject, seen: Look, wanted: list[ImageWanted], wishes: W
         raise RefusedError("\n".join([*refused, "nothing was sent"]))
     share = share_of(wishes.limit, serving, sum(len(goals) for _, _, goals in pushes))
     steps = [step for push in pushes for step in push_steps(*push, addresses=addresses(fleet), share=share)]
-    return base_plan(
+    return staying(
         fleet.fleet,
         fleet.proxy.lead,
-        (seen.observed, seen.asked),
+        seen,
         PUSH,
-        new_move_name(),
         (ROOM, SEND),
         steps,
-        "no engine that serves stops" if steps else "every box has this image",
         sparing(wishes.limit, serving),
+        "no engine that serves stops" if steps else "every box has this image",
     )
 
 

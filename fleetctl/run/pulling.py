@@ -8,8 +8,9 @@ from typing import Any
 
 from fleetctl.errors import SpecError
 from fleetctl.plan.types import Plan, PlannedStep, Stage
-from fleetctl.plan.weights import PULL, Wanted, base_plan, serving_on, share_of
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.plan.weights import PULL, Wanted, serving_on, share_of
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 from fleetctl.run.weights import wanted_places
 from fleetctl.spec.secret import Secret
 from fleetctl.spec.units import size
@@ -56,15 +57,13 @@ def plan_pull(
             step = _step("upload_weights", wanted, said, more)
     else:
         step = _from(source, wanted, shared)
-    return base_plan(
+    return staying(
         subject.fleet.fleet,
         subject.fleet.proxy.lead,
-        (seen.observed, seen.asked),
+        seen,
         PULL,
-        new_move_name(),
         (FETCH,),
         [step],
-        "no engine that serves stops",
         [f"`fleetctl weights push {model}` then brings it to the other boxes"] if len(subject.fleet.boxes) > 1 else [],
     )
 

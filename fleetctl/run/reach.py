@@ -25,7 +25,7 @@ class Reach:
         self.boxes = boxes
         self.boots: dict[str, str] = {}
         self._control = control
-        self._holder = {"token": token, "who": who, "aside": aside}
+        self._holder: dict[str, str | bool] = {"token": token, "who": who, **({"aside": True} if aside else {})}
         self._one_at_a_time = {name: threading.Lock() for name in boxes}
 
     def claim_all(self, instead_of: str) -> None:

@@ -18,7 +18,6 @@ from fleetctl.plan.weights import (
     Lying,
     Push,
     Wanted,
-    base_plan,
     disk_refusals,
     push_steps,
     serving_on,
@@ -27,7 +26,8 @@ from fleetctl.plan.weights import (
     wanted_by,
 )
 from fleetctl.render.layout import render_layout
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.problems import near_or_all
 from fleetctl.spec.units import parse_size
@@ -226,16 +226,15 @@ def plan_push(
         for push in pushes
         for step in push_steps(*push, addresses=addresses(fleet), share=share, streams=wishes.streams)
     ]
-    return base_plan(
+    return staying(
         fleet.fleet,
         fleet.proxy.lead,
-        (seen.observed, seen.asked),
+        seen,
         operation,
-        new_move_name(),
         (PROVE, ROOM, SEND),
         steps,
-        "no engine that serves stops" if steps else "every box has these weights, proven by their checksums",
         sparing(wishes.limit, serving),
+        "no engine that serves stops" if steps else "every box has these weights, proven by their checksums",
     )
 
 
