@@ -168,13 +168,14 @@ def claim(
         time.sleep(0.05)
     if again and read_claim().get("token") not in (token, None):
         raise NotHolderError("%s took the fleet over meanwhile" % read_claim().get("who"))
+    acts = not _claimed or bool(read_claim().get("aside"))  # the guard has not stood back for this program yet
     stream.truncate(0)
     stream.write(json.dumps({"token": token, "pid": os.getpid(), "who": who, "aside": aside}))
     stream.flush()
     if not _claimed:
         _claimed.append(stream)
-        if not aside:
-            _stop_the_guard(call)
+    if acts and not aside:
+        _stop_the_guard(call)
     return {"boot": boot_of()}
 
 

@@ -360,9 +360,13 @@ def test_a_claim_for_what_touches_no_engine_lets_the_guard_go_on(
         monkeypatch.setattr(box, name, str(tmp_path / name))
     monkeypatch.setattr(lock, "CLAIM", str(tmp_path / "CLAIM"))
     monkeypatch.setattr(lock, "_claimed", [])
-    monkeypatch.setattr(lock, "_stop_the_guard", lambda call: pytest.fail("it is not to be stopped"))
+    stopped: list[str] = []
+    monkeypatch.setattr(lock, "_stop_the_guard", lambda call: stopped.append(box.held()))
     lock.claim(Call(1, lambda message: None), "token", "ann", aside=True)
-    assert lock.read_claim()["token"] == "token" and box.held() == ""
+    assert (lock.read_claim()["token"], box.held(), stopped) == ("token", "", [])
+    for _ in range(2):  # a move by the same program: the guard is waited for once
+        lock.claim(Call(1, lambda message: None), "token", "ann")
+    assert stopped == ["ann works on the fleet"]
     lock.claim_release(Call(2, lambda message: None))
 
 
