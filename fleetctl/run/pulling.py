@@ -105,12 +105,7 @@ def _step(kind: str, wanted: Wanted, said: str, params: dict[str, Any]) -> Plann
 
 
 def _has_library(box: Any, python: str) -> bool:
-    ran = box.run(python, "-c", "import huggingface_hub", check=False, timeout=60) if _there(box, python) else None
-    return ran is not None and ran.rc == 0
-
-
-def _there(box: Any, path: str) -> bool:
-    return bool(box.run("test", "-x", path, check=False).rc == 0)
+    return bool(box.call("hub_library", python=python, timeout=90)["there"])
 
 
 def _secrets(subject: Subject, model: str) -> dict[str, dict[str, Any]]:
