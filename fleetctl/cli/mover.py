@@ -17,7 +17,7 @@ from fleetctl.cli.live import LiveView
 from fleetctl.cli.output import console, emit, say
 from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
-from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
+from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.operations import ASIDE, GUARDED, LORAS, ON_BOXES, left, road, with_article
 from fleetctl.facts.types import lead_of, unfinished
 from fleetctl.plan.types import Plan
@@ -84,10 +84,17 @@ class Mover:
                 seen = self.look(wanted)
             self._execute(plan_cutover(self._subject, wanted, seen, books))
 
-    def work(self, operation: str, make: Callable[[Look], Plan], *, finishes: bool = True) -> Record | None:
+    def work(
+        self,
+        operation: str,
+        make: Callable[[Look], Plan],
+        *,
+        finishes: bool = True,
+        same: Callable[[Plan], bool] = lambda plan: True,
+    ) -> Record | None:
         """Work on the live layout, planned by ``make`` after a look at it. Returns its end record, if any.
 
-        The same operation that was cut off is finished first, if it may be; a restart is done then.
+        The same operation that was cut off is finished first, if it may be and is the ``same``; a restart is done then.
         """
         self._agree(make)
         with self._locked(aside=operation in GUARDED) as seen:
@@ -96,7 +103,7 @@ class Mover:
                 lead, move = found
                 if move.operation != operation or not finishes:
                     refuse_unfinished(seen.observed)
-                if not self._finish(lead, move.move) and operation == "restart":
+                if not self._finish(lead, move.move, same) and operation == "restart":
                     return None
                 seen = self.look()
             return self._execute(make(seen))
@@ -261,7 +268,7 @@ class Mover:
         if not self._yes and not confirm(question):
             raise RefusedError("not done; nothing was changed")
 
-    def _finish(self, lead: str, move: str) -> bool:
+    def _finish(self, lead: str, move: str, same: Callable[[Plan], bool] = lambda plan: True) -> bool:
         """Finish a move that was cut off. True when it had to be undone instead and a new plan has to be made."""
         history, execution = self._take_up(lead, move)
         plan = history.plan
@@ -275,6 +282,12 @@ class Mover:
                 raise InterruptedMoveError(f"{self._control.reason}; the {plan.operation} is undone")
             return True
         self._say(f"{_named(plan)} by {who} was cut off")
+        if not same(plan):
+            raise UnfinishedError(
+                f"the {plan.operation} by {who} that was cut off is not this one",
+                hint=f"finish it with the command that began it ({history.meta.get('command') or 'see its history'}), "
+                "or undo it: `fleetctl rollback`",
+            )
         have_suites(plan)
         self._ask("Finish it?")
         with self._view(plan) as view:
