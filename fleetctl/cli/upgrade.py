@@ -59,7 +59,7 @@ def upgrade(
     from fleetctl.plan.types import Plan
     from fleetctl.run.planning import Look, wanted_release
     from fleetctl.run.rolling import layout_to_apply
-    from fleetctl.run.upgrading import plan_upgrade, upgraded
+    from fleetctl.run.upgrading import has_build, plan_upgrade, upgraded
 
     books = playbooks(playbook)
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as before:
@@ -71,7 +71,7 @@ def upgrade(
             wanted = wanted_release(after, layout_to_apply(after, seen.observed))
             return plan_upgrade(before, after, mover.look(wanted), books)
 
-        done = mover.work("upgrade", make)
+        done = mover.work("upgrade", make, same=lambda plan: has_build(plan, after, model))
         _write_file(fleet, before, after, json=json, ask=done is None and not yes)
 
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from fleetctl.errors import LockedError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
+from fleetctl.facts.operations import IN_PLACE, STAYING, with_article
 from fleetctl.facts.types import MoveFacts, Observed, lead_of, unfinished
 from fleetctl.plan.beside import why_not_beside
 from fleetctl.plan.build import build_plan, refuse_if_unnamed
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
-from fleetctl.plan.types import IN_PLACE, STAYING, WEIGHTS, Plan
+from fleetctl.plan.types import Plan
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Engine, File, Release
 from fleetctl.run.gate_tasks import gate_tasks
@@ -274,7 +275,7 @@ def _not_taken_back(observed: Observed) -> list[str]:
     last = next(reversed(_done(observed)), None)
     if last is None or not _stays(last):
         return []
-    told = f"the last change, a {last.operation} by {last.who}, stayed in the generation that is live"
+    told = f"the last change, {with_article(last.operation)} by {last.who}, stayed in the generation that is live"
     back = f"`fleetctl history {last.move}` has the commands that take its repairs back"
     return [f"{told}: this rollback does not take it back" + (f"; {back}" if last.operation == "doctor" else "")]
 
@@ -317,7 +318,6 @@ def refuse_unfinished(observed: Observed) -> None:
     lock = observed[box].lock
     mine = lock is not None and (lock.host, lock.pid) == (os.uname().nodename, os.getpid())
     if lock is not None and lock.alive and not mine:
-        raise LockedError(f"a {move.operation} is under way: {lock}", hint="wait until it is done")
-    where = f" from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
-    where = "" if move.operation in WEIGHTS else where
-    raise UnfinishedError(f"a {move.operation}{where} by {move.who} was cut off", hint=move.ways)
+        raise LockedError(f"{with_article(move.operation)} is under way: {lock}", hint="wait until it is done")
+    where = f" ({move.road})" if move.road else ""
+    raise UnfinishedError(f"{with_article(move.operation)}{where} by {move.who} was cut off", hint=move.ways)

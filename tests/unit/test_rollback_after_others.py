@@ -11,8 +11,9 @@ from planned import boxes_in, layout, office
 
 from fleetctl.cli.session import playbooks
 from fleetctl.errors import RefusedError
+from fleetctl.facts.operations import STAYING
 from fleetctl.facts.types import MoveFacts, Observed
-from fleetctl.plan.types import STAYING, Plan
+from fleetctl.plan.types import Plan
 from fleetctl.resources import root_text
 from fleetctl.run import planning
 from fleetctl.run.planning import Look, Subject, plan_rollback

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fleetctl.errors import SpecError
-from fleetctl.run.upgrading import launch_for
+from fleetctl.run.planning import Subject, wanted_release
+from fleetctl.run.upgrading import has_build, launch_for, upgraded
 from fleetctl.spec.edit_launch import with_launch
 from fleetctl.spec.load import parse_fleet
 
@@ -109,3 +111,21 @@ def test_a_launch_that_others_share_is_not_edited_under_their_feet() -> None:
 def test_a_build_that_does_not_exist_is_told_at_its_place() -> None:
     with pytest.raises(SpecError, match=r"models\.named\.launch\.build: there is no build \"v31\"; did you mean v3"):
         parse_fleet(TEXT.replace("{build: v32}", "{build: v31}"), "fleet.yaml")
+
+
+BUILDS = TEXT.replace(
+    "    chat: {copies: [a]}",
+    "    chat: {copies: {a: {gpu_memory_utilization: 0.4}}}\n    named: {copies: {a: {gpu_memory_utilization: 0.3}}}",
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "to", "same"),
+    [("chat", "v33", True), ("chat", "/opt/vllm-0.34", False), ("named", "v33", False), ("named", "v32", True)],
+)
+def test_an_upgrade_that_was_cut_off_is_told_from_one_to_another_build(model: str, to: str, same: bool) -> None:
+    """The one that was cut off brought chat to v33."""
+    nothing: Any = None
+    before = Subject(parse_fleet(BUILDS, "fleet.yaml"), BUILDS, nothing)
+    was: Any = SimpleNamespace(to_layout="one", release=wanted_release(upgraded(before, "chat", "v33", "f"), "one"))
+    assert has_build(was, upgraded(before, model, to, "f"), model) is same
