@@ -60,10 +60,13 @@ def upgrade(
     from fleetctl.run.planning import Look, wanted_release
     from fleetctl.run.rolling import layout_to_apply
     from fleetctl.run.upgrading import plan_upgrade, upgraded
+    from fleetctl.spec.edit import refuse_unwritable
 
     books = playbooks(playbook)
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as before:
         after = upgraded(before, model, to, str(fleet))
+        if after.text != before.text:
+            refuse_unwritable(fleet)
         _show_file(fleet, before, after, json=json)
         mover = Mover(after, as_json=json, yes=yes, take_over=take_over)
 

@@ -155,11 +155,8 @@ def _rest(found: Found, told: list[Directive], model: Model) -> None:
 
 def _limit(found: Found, one: Directive, model: Model) -> None:
     parts = re.findall(r"([^a-z\s]+)\s*([a-z]*)", one.value)
-    if (
-        one.value.strip() in ("infinity", "0")
-        or not parts
-        or not all(_NUMBER.fullmatch(number) and unit in _UNITS for number, unit in parts)
-    ):
+    known = all(_NUMBER.fullmatch(number) and unit in _UNITS for number, unit in parts)
+    if one.value.strip() in ("infinity", "0") or not parts or not known:
         found.note(one.place, f"{one.name}={one.value.strip()} is left out: fleetctl needs a limit")
         return
     total = sum(float(number) * _UNITS[unit] for number, unit in parts)
