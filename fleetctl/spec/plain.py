@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fleetctl.errors import SpecError
+
+LONGEST = 1 << 20  # bytes of a file
+
+
+def plain_text(path: Path) -> str:
+    """The text of a file. Raises SpecError, with the path, for one that cannot be read, is no file, or is too long."""
+    try:
+        if not path.is_file():  # of a device or a pipe there may be no end
+            raise SpecError(f"{path} cannot be read: it is no file")
+        with path.open("rb") as file:
+            raw = file.read(LONGEST + 1)
+        if len(raw) > LONGEST:
+            raise SpecError(f"{path} has more than {LONGEST:,} bytes")
+        return raw.decode("utf-8-sig")
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not UTF-8 text") from error
 
 
 def plain_yaml(text: str, source: str) -> Any:

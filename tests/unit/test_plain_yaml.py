@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 from fleetctl.bench.mix import load_mix
 from fleetctl.errors import SpecError
 from fleetctl.plan.playbook import parse_playbook
+from fleetctl.profiles.folders import known_profiles
 from fleetctl.profiles.profile import parse_profile
+from fleetctl.spec.plain import LONGEST, plain_text
 
 DAMAGED = {
     "13th month": "date: 2026-13-45\n",
@@ -51,3 +55,20 @@ READERS: dict[str, Callable[[str, Path], object]] = {
 def test_a_damaged_file_is_refused_with_its_name(kind: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"told\.yaml"):
         READERS[kind](text, tmp_path)
+
+
+def test_what_has_no_end_or_is_no_text_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "long").write_text("#" * (LONGEST + 1))
+    (tmp_path / "utf16").write_bytes("date: 1".encode("utf-16"))
+    for name in ("pipe", "device", "loop", "long", "utf16", "none", "."):
+        file = tmp_path / name
+        with pytest.raises(SpecError, match=re.escape(str(file))):
+            plain_text(file)
+        if name not in ("none", "."):
+            file.rename(tmp_path / "told.yaml")
+            with pytest.raises(SpecError, match=r"told\.yaml"):
+                known_profiles([tmp_path])
+            (tmp_path / "told.yaml").unlink()
