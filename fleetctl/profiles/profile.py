@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from fleetctl.errors import SpecError
 from fleetctl.spec.fleet_model import Speculative
 from fleetctl.spec.part import Count, Part, Rule, Share
+from fleetctl.spec.plain import plain_yaml
 from fleetctl.spec.units import Size
 
 ANY = "any"
@@ -139,9 +140,7 @@ class Profile(Part):
 def parse_profile(text: str, source: str) -> Profile:
     """The profile of a file. Raises SpecError with the file, the key and what is wrong."""
     try:
-        return Profile.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise SpecError(f"{source} is no YAML: {' '.join(str(error).split())}") from error
+        return Profile.model_validate(plain_yaml(text, source))
     except ValidationError as error:
         one = error.errors()[0]
         place = ": ".join(str(part) for part in one["loc"])
