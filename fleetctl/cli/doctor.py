@@ -58,10 +58,10 @@ def doctor(
                 f"no box {', '.join(unknown)} in the fleet", hint=f"boxes: {', '.join(subject.fleet.boxes)}"
             )
         told = _look(subject, boxes or [], checksums=checksums, as_json=json)
-        _tell(told, as_json=json, after_fix=False)
+        _tell(told, as_json=json)
         if fix and _mend(subject, told, boxes or [], as_json=json, yes=yes, take_over=take_over):
-            told = _look(subject, boxes or [], checksums=checksums, as_json=json)
-            _tell(told, as_json=json, after_fix=True)
+            before, told = told, _look(subject, boxes or [], checksums=checksums, as_json=json)
+            _tell(told, as_json=json, before=before)
     if told.unseen:
         raise typer.Exit(BoxError.exit_code)
     if told.counts["error"] or told.counts["warning"]:
@@ -100,7 +100,8 @@ def _look(subject: Subject, boxes: list[str], *, checksums: bool, as_json: bool)
     return _Told(scene, boxes or list(scene.fleet.boxes), found, [*scene.away.values(), *failed])
 
 
-def _tell(told: _Told, *, as_json: bool, after_fix: bool) -> None:
+def _tell(told: _Told, *, as_json: bool, before: _Told | None = None) -> None:
+    """What was found. ``before``: it is what is left after a fix, and what was shown then is a line of its own only."""
     from dataclasses import asdict
 
     from fleetctl.cli.output import console, emit
@@ -108,6 +109,7 @@ def _tell(told: _Told, *, as_json: bool, after_fix: bool) -> None:
     from fleetctl.facts.operations import with_article
 
     move = under_way(told.scene)
+    after_fix = before is not None
     if as_json:
         for finding in told.found:
             emit("finding", **asdict(finding), after_fix=after_fix)
@@ -118,8 +120,9 @@ def _tell(told: _Told, *, as_json: bool, after_fix: bool) -> None:
     out = console()
     if after_fix:
         out.print("\n[bold]what is left[/]")
+    shown = {(finding.code, finding.box, finding.where) for finding in before.found} if before else set()
     for finding in told.found:
-        _show(finding)
+        _show(finding, again=(finding.code, finding.box, finding.where) in shown)
     for error in told.unseen:
         out.print(f"not looked at: {error.message}", markup=False)
     if move is not None:
@@ -191,7 +194,8 @@ def _checksums(
     return found_by(scene, sums, found), failed
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: Finding, *, again: bool = False) -> None:
+    """A finding with all that is to be said; ``again``: it was said above, and its name is enough."""
     from rich.text import Text
 
     from fleetctl.cli.output import console
@@ -200,6 +204,8 @@ def _show(finding: Finding) -> None:
     line = Text(f"{finding.severity.value} {finding.code}", style=_COLOURS[finding.severity.value])
     box = f"{finding.box}: " if finding.box else ""
     out.print(line.append(f"  {box}{finding.says}", style="default"))
+    if again:
+        return
     for evidence in finding.evidence:
         out.print(Text(f"    seen:  {evidence}"))
     out.print(Text(f"    why:   {finding.why}"))

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from fleetctl.evals.score import Score
     from fleetctl.gates.scored import Exam
 
+_NO_PARSER = "--tool-call-parser"  # vLLM's words for a request with tools, where the engine was started without one
+_GIVE_PARSER = (
+    "  the engine was started without a tool parser: write `arguments: [--enable-auto-tool-choice, --tool-call-parser, "
+    "NAME]` at the model in fleet.yaml, then `fleetctl apply` (docs/eval.md)"
+)
+
 
 class _Tasks(Shortened):
     usual = "tasks"
@@ -202,8 +208,11 @@ def _show(suite: str, who: str, told: Score, json: bool) -> None:
         table.add_row(Text(category.replace("_", " ")), right, Text(f"{points:.0f}", style=style))
     if told.categories:
         out.print(table)
-    for line in shown_all(told.failures):
+    failures = shown_all(told.failures)
+    for line in failures:
         out.print(printable(f"  {line}", 1000), markup=False)
+    if any(_NO_PARSER in line for line in failures):
+        out.print(_GIVE_PARSER, markup=False)
     name = "" if suite == "tools" else f" in {suite}"
     out.print(Text.assemble((f"{who}: ", ""), (f"{told.total:.1f} of 100", "bold"), name))
 

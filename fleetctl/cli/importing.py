@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetctl.cli import completing
-from fleetctl.cli.options import Debug, Json, Yes
+from fleetctl.cli.options import DEFAULT_FLEET, Debug, Json, Yes
 
 if TYPE_CHECKING:
     from fleetctl.importing.entries import Entries
@@ -118,7 +118,19 @@ def _write(file: Path, text: str, made: Entries, *, yes: bool, json: bool) -> No
     if json:
         emit("written", file=str(file), diff=diff, proxy={key: setting.value for key, setting in made.proxy.items()})
     else:
-        told = (
-            f"{file} is written; `fleetctl plan --to {made.layout}` shows what it does." if diff else f"{file} has it."
-        )
-        console().print(told, markup=False)
+        if not diff:
+            told = f"nothing is written: {file} has all that was understood of it"
+        elif made.layout:
+            told = f"{file} is written; `fleetctl plan --to {made.layout}{_named(file)}` shows what it does"
+        else:
+            told = f"{file} is written"
+        console().print(told, markup=False, soft_wrap=True)
+
+
+def _named(file: Path) -> str:
+    """The option that a command needs for this file; none where it is the one that commands take by themselves."""
+    import os
+    import shlex
+
+    taken = os.environ.get("FLEETCTL_FLEET") or DEFAULT_FLEET
+    return "" if Path(taken).absolute() == file.absolute() else f" --fleet {shlex.quote(str(file))}"

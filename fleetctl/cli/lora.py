@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.cli import completing
 from fleetctl.cli.options import (
     DEFAULT_FLEET,
     AcceptNew,
@@ -39,7 +40,13 @@ def push(
         typer.Argument(metavar="DIR…", help="Folders of adapters (PEFT), or a folder with such folders in it."),
     ],
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The model; default: the only one that takes adapters.")
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="The model; default: the only one that takes adapters.",
+            autocompletion=completing.models,
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", "-n", help="What clients ask for; default: the folder's name.")

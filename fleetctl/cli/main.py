@@ -59,6 +59,11 @@ class _Root(TyperGroup):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
+        except typer.BadParameter as error:
+            from fleetctl.cli.bad_values import plainly
+
+            plainly(error)
+            raise
         except BrokenPipeError:
             # What is still in Python's buffers would fail once more at the very end.
             null = os.open(os.devnull, os.O_WRONLY)

@@ -71,12 +71,17 @@ class Table:
         self._out = console()
         self._began = time.time()
         self._live: Live | None = None
+        self._nobody = True
         if self._out.is_terminal:
             self._live = Live(Text("looking …"), console=self._out, auto_refresh=False)
             self._live.start()
+        else:
+            engines = sorted(engine.id for engine in direct.live.engines)
+            self._out.print(f"watching {', '.join(engines)} for clients that go round the proxy", markup=False)
 
     def show(self, standing: Standing) -> None:
         """What is there now."""
+        self._nobody = self._nobody and not standing.clients
         if self._live is not None:
             found = list(standing.clients)
             title = f"watched for {standing.at - self._began:.0f} s; Ctrl-C ends"
@@ -89,6 +94,9 @@ class Table:
         """Leave what was shown last."""
         if self._live is not None:
             self._live.stop()
+        if self._nobody:
+            watched = f"in the {time.time() - self._began:.0f} s that were watched"
+            self._out.print(f"nobody talked to an engine directly {watched}", markup=False)
         _around(self._direct)
 
 

@@ -59,12 +59,8 @@ def upgrade(
     from fleetctl.plan.types import Plan
     from fleetctl.run.planning import Look, wanted_release
     from fleetctl.run.rolling import layout_to_apply
-<<<<<<< HEAD
     from fleetctl.run.upgrading import has_build, plan_upgrade, upgraded
-=======
-    from fleetctl.run.upgrading import plan_upgrade, upgraded
     from fleetctl.spec.edit import refuse_unwritable
->>>>>>> breaker1
 
     books = playbooks(playbook)
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as before:

@@ -152,7 +152,7 @@ def _direct(scene: Scene, client: Client) -> Finding:
         close += (
             f"; if it only asks for /health or /metrics, list it: `firewall: {{allow: [{client.address}]}}`"
             if client.requests is None
-            else ""
+            else "; `bench`, `tune` and `eval` of fleetctl ask engines directly too: then nothing is wrong"
         )
     return DIRECT.found(
         box,

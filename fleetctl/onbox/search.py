@@ -9,7 +9,7 @@ import stat
 import time
 from typing import Any, Dict, Iterator, List, Optional, Pattern, Sequence, Tuple
 
-from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.main import Call, op
 
 MOST_FILES = 50_000
 MOST_BYTES = 512 * 1024 * 1024  # of all files together
@@ -141,9 +141,7 @@ def _text(path: str, hits: Hits) -> Optional[str]:
 
 @op("search_addresses")
 def search_addresses(call: Call, path: str, words: List[List[Any]]) -> Dict[str, Any]:
-    """Search a file or folder of this box. OpError when there is none."""
-    if not os.path.exists(path):
-        raise OpError("there is no file or folder %s here" % path)
+    """Search a file or folder of this box. ``missing``: there is none."""
     hits = Hits()
     search(path, words, hits)
-    return {"found": hits.found, "files": hits.files, "why": hits.why}
+    return {"found": hits.found, "files": hits.files, "why": hits.why, "missing": not os.path.exists(path)}

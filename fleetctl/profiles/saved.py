@@ -54,10 +54,21 @@ def saved(
             "there is no knee that was measured: nothing to save",
             hint="`fleetctl tune` finds one and keeps it; the engine's own limit is none",
         )
+    found = _apart(found)
     if name is not None and len(found) > 1:
         kinds = ", ".join(one.profile.profile for one in saved(records, measured))
         raise RefusedError(f"there are {len(found)} of them ({kinds}), and --name names one", hint="name the model")
     return found
+
+
+def _apart(found: Sequence[Saved]) -> list[Saved]:
+    """The same, each with a name of its own: the second of a name ends with -2, and so on."""
+    told: list[Saved] = []
+    for one in found:
+        before = sum(other.profile.profile == one.profile.profile for other in found[: len(told)])
+        name = f"{one.profile.profile}-{before + 1}" if before else one.profile.profile
+        told.append(Saved(one.profile.model_copy(update={"profile": name}), one.notes))
+    return told
 
 
 def _of_group(
@@ -94,7 +105,7 @@ def _of_group(
         )
     kind = BoxKind.model_validate(newest["seen"]["box"])
     profile = Profile(
-        profile=name or _name(kind, seen),
+        profile=name or _name(kind, seen, newest["over"]),
         date=_day(newest),
         model=model,
         box=kind,
@@ -189,7 +200,8 @@ def _day(record: Record) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(float(record["at"])))
 
 
-def _name(kind: BoxKind, seen: ModelSeen) -> str:
+def _name(kind: BoxKind, seen: ModelSeen, over: int) -> str:
     what = str(seen.config.get("model_type", "model")) if seen.name.startswith("/") else seen.name.rpartition("/")[2]
-    words = f"{kind.gpu or f'cpu-{kind.machine}'} {what} {seen.quantization}"
+    boxes = f"{kind.gpu or f'cpu-{kind.machine}'}{f'x{over}' if over > 1 else ''}"
+    words = f"{boxes} {what} {seen.quantization}"
     return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-.")[:80]

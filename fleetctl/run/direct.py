@@ -199,8 +199,10 @@ def search_here(fleet: Fleet, path: str) -> Searched:
 
 
 def search_on(fleet: Fleet, boxes: Boxes, box: str, path: str) -> Searched:
-    """Search a file or folder of a box. Raises FleetError when there is none."""
+    """Search a file or folder of a box. Raises SpecError when there is none."""
     told = boxes[box].call("search_addresses", path=path, words=_words(fleet), timeout=120)
+    if told["missing"]:
+        raise SpecError(f"--search {box}:{path}: there is no such file or folder on {box}")
     found = tuple(Setting.model_validate(hit) for hit in told["found"])
     return Searched(box, path, found, told["files"], told["why"])
 

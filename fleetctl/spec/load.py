@@ -17,7 +17,7 @@ from fleetctl.spec.syntax import LONGEST, compose, lines_of
 from fleetctl.spec.tree import TooLargeError, Tree
 from fleetctl.spec.wants import required
 
-_STARTER = "`fleetctl init` writes a starter"
+_STARTER = "`fleetctl init [USER@]HOST…` writes a starter"
 _OTHER_ENCODINGS = (
     (b"\xff\xfe\0\0", "UTF-32"),
     (b"\0\0\xfe\xff", "UTF-32"),
@@ -83,7 +83,9 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(4 * LONGEST + 1)
     except FileNotFoundError:
-        raise SpecError(f"{path}: there is no such file", hint=f"{_STARTER}, or name the file to use") from None
+        raise SpecError(
+            f"{path}: there is no such file", hint=f"{_STARTER}; --fleet or FLEETCTL_FLEET names another file"
+        ) from None
     except IsADirectoryError:
         raise SpecError(f"{path} is a directory, not a file", hint=f"write {path}/fleet.yaml") from None
     except PermissionError:

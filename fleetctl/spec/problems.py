@@ -117,10 +117,12 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def near_or_all(name: str, known: Iterable[str]) -> str:
-    """For a name that was typed: ``did you mean spark1?`` where something is near, else ``there is spark1, spark2``."""
+    """For a name that was typed: ``did you mean spark1?`` where something is near, else ``there are spark1, spark2``."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"there {'are' if len(known) > 1 else 'is'} {', '.join(known)}" if known else "there are none"
 
 
 def _near(word: str, choices: Iterable[str]) -> list[str]:

@@ -44,6 +44,7 @@ def test_every_command_has_help() -> None:
         (["cutover", "--to", "split", "--playbook", "missing.yaml"], "cannot read the playbook missing.yaml"),
         (["web", "--listen", "9791"], "is not ADDRESS:PORT"),
         (["web", "--listen", "127.0.0.1:99999"], "is not ADDRESS:PORT"),
+        (["setup", "-f", "missing.yaml"], "missing.yaml: there is no such file"),
         (["init", "a", "a"], "named twice"),
         (["init", "a", "--out", "bad.yaml"], "bad.yaml exists"),
     ],
@@ -83,3 +84,21 @@ def test_a_reader_who_is_gone_ends_a_command_with_141_and_without_a_word(words: 
     ran = subprocess.run([*program, *words], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(write)
     assert (ran.returncode, ran.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("rollback --to x", "'x' is no whole number"),
+        ("rollback --to 1.5", "'1.5' is no whole number"),
+        ("bench --rate x", "'x' is no number"),
+        ("tune --most 0", "'0' is less than 1"),
+        ("lab up --boxes 0", "'0' is less than 1"),
+        ("import --kind compos x", "'compos' is not one of"),
+        ("lab up --engine vlm", "'vlm' is not one of"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_told_in_plain_words(words: str, said: str) -> None:
+    done = fleetctl(*words.split())
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert not any(foreign in done.stderr for foreign in ("Input should", "Value error", "pydantic")), done.stderr

@@ -164,6 +164,11 @@ def test_the_fix_names_the_proxy_and_the_words_to_write() -> None:
     assert found.evidence == (f"{STRANGER[0]} → {B}:8000: 1 connection in the last minute, 1 open",)
 
 
+def test_who_measured_an_engine_a_moment_ago_is_told_that_this_is_seen_too() -> None:
+    (found,) = CLIENTS.find(scene(), {"b": ClientsTold.model_validate({"asked": log(work=50)})})
+    assert "`bench`, `tune` and `eval` of fleetctl ask engines directly too" in found.fix
+
+
 def test_a_fleet_without_a_layout_asks_nothing() -> None:
     from planned import BEFORE
 

@@ -60,7 +60,7 @@ def test_a_fleet_is_written_only_when_that_is_agreed_to_and_keeps_its_comments(t
     assert file.read_text() == before
     done = fleetctl("--command", COMMAND, "--into", str(file), "--layout", "both", "--yes")
     assert done.returncode == 0, done.stderr
-    assert "fleetctl plan --to both" in done.stdout
+    assert f"`fleetctl plan --to both --fleet {file}`" in done.stdout, "the command is for the file that was written"
     fleet = load_fleet(file).fleet
     assert file.read_text().startswith("# ours\n") and fleet.models["m"].context == 8192
     assert list(fleet.layouts["both"]["m"].split or {}) == ["a", "b"]
@@ -83,3 +83,14 @@ def test_a_fleet_is_written_only_when_that_is_agreed_to_and_keeps_its_comments(t
 def test_bad_input_gets_one_message_and_status_2(words: tuple[str, ...], said: str) -> None:
     done = fleetctl(*words)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_the_next_command_names_the_file_only_where_it_would_take_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file, variable in (("fleet.yaml", ""), ("other.yaml", str(tmp_path / "other.yaml"))):
+        (tmp_path / file).write_text(yaml.safe_dump(OFFICE, sort_keys=False))
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("FLEETCTL_FLEET", variable)
+        done = fleetctl("--command", COMMAND, "--into", file, "--layout", "both", "--yes")
+        assert "`fleetctl plan --to both` shows" in done.stdout, done

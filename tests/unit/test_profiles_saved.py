@@ -109,6 +109,13 @@ def test_boxes_of_two_kinds_give_two_profiles_and_a_name_is_for_one() -> None:
     assert saved([other], {}, name="ours")[0].profile.model.names == ("Tiny-1",)
 
 
+def test_profiles_that_are_saved_together_never_have_the_same_name() -> None:
+    more = {"seen": {**record()["seen"], "box": {"gpu": "GB10", "memory": 200 * GIB}}}
+    found = saved([record(), record(over=2), record("big", **more)], {})
+    assert [one.profile.profile for one in found] == ["gb10-q-nvfp4", "gb10x2-q-nvfp4", "gb10-q-nvfp4-2"]
+    assert all(parse_profile(written(one.profile), "x") == one.profile for one in found)
+
+
 def test_a_folder_without_a_config_cannot_be_known_again() -> None:
     with pytest.raises(RefusedError, match=r"no config\.json"):
         saved([record(seen_model={"name": "/srv/x"})], {})

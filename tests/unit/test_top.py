@@ -289,6 +289,21 @@ async def test_a_change_under_way_is_not_left_alone_and_ctrl_c_is_handed_to_it()
 
 
 @on_screen
+async def test_a_drain_that_would_leave_a_model_without_an_engine_is_not_offered() -> None:
+    split = copy_on("spark1", id="split/qwen", boxes=("spark1", "spark2"))
+    async with screen(sample(split)) as pilot:
+        await pilot.press("d")
+        await pilot.pause()
+        assert len(pilot.app.screen_stack) == 1, "nothing is asked"
+        await pilot.press("r")
+        assert len(pilot.app.screen_stack) == 2, "a restart is, for it holds the requests"
+    other = copy_on("spark2", id="replicas/notes@spark2", model="notes")
+    async with screen(sample(copy_on("spark1"), other)) as pilot:
+        await pilot.press("d")
+        assert len(pilot.app.screen_stack) == 1, "a copy of another model does not serve this one"
+
+
+@on_screen
 async def test_space_holds_the_picture_and_what_happens_meanwhile_is_in_the_bars_afterwards() -> None:
     async with screen(sample(copy_on("spark1", figures=figures(100)))) as pilot:
         await pilot.press("space")

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from types import SimpleNamespace
-=======
 from pathlib import Path
->>>>>>> breaker1
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fleetctl.errors import SpecError
-<<<<<<< HEAD
 from fleetctl.run.planning import Subject, wanted_release
 from fleetctl.run.upgrading import has_build, launch_for, upgraded
-=======
-from fleetctl.run.upgrading import launch_for
 from fleetctl.spec.edit import refuse_unwritable
->>>>>>> breaker1
 from fleetctl.spec.edit_launch import with_launch
 from fleetctl.spec.load import parse_fleet
 
@@ -122,7 +115,6 @@ def test_a_build_that_does_not_exist_is_told_at_its_place() -> None:
         parse_fleet(TEXT.replace("{build: v32}", "{build: v31}"), "fleet.yaml")
 
 
-<<<<<<< HEAD
 BUILDS = TEXT.replace(
     "    chat: {copies: [a]}",
     "    chat: {copies: {a: {gpu_memory_utilization: 0.4}}}\n    named: {copies: {a: {gpu_memory_utilization: 0.3}}}",
@@ -139,7 +131,8 @@ def test_an_upgrade_that_was_cut_off_is_told_from_one_to_another_build(model: st
     before = Subject(parse_fleet(BUILDS, "fleet.yaml"), BUILDS, nothing)
     was: Any = SimpleNamespace(to_layout="one", release=wanted_release(upgraded(before, "chat", "v33", "f"), "one"))
     assert has_build(was, upgraded(before, model, to, "f"), model) is same
-=======
+
+
 @pytest.mark.parametrize("flow", [False, True], ids=["block", "flow"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
 def test_a_model_whose_launch_comes_by_a_merge_gets_one_of_its_own(flow: bool, end: str) -> None:
@@ -171,4 +164,3 @@ def test_a_file_that_could_not_be_written_in_the_end_is_told_in_the_beginning(tm
     link.write_text("fleet: f\n")
     refuse_unwritable(link)
     assert [path.name for path in tmp_path.iterdir()] == ["fleet.yaml"]
->>>>>>> breaker1

@@ -20,7 +20,7 @@ from fleetctl.errors import FleetError
 from fleetctl.facts.assess import Assessment
 from fleetctl.watch.sample import Sample
 from fleetctl.watch.top.child import PROGRAM
-from fleetctl.watch.top.commands import command_of
+from fleetctl.watch.top.commands import alone, command_of
 from fleetctl.watch.top.dialogs import Ask, Help, Output
 from fleetctl.watch.top.history import History
 from fleetctl.watch.top.tables import NARROW, WIDE, Table, boxes, over_time
@@ -235,9 +235,13 @@ class Top(App[None]):
         if sample is None or not sample.copies:
             self.notify("there is no copy to choose")
             return
-        command = command_of(key, sample.copies[self._selected], self._options)
+        copy = sample.copies[self._selected]
+        command = command_of(key, copy, self._options)
         if command.changes and not self._may_change:
             self.notify("--via: run changes where the fleet.yaml is", severity="warning")
+            return
+        if key == "drain" and alone(copy, sample):
+            self.notify(f"without {copy.boxes[0]} no engine serves {copy.model}: it cannot be drained here")
             return
 
         def answered(yes: bool | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from fleetctl.watch.sample import Copy
+from fleetctl.watch.sample import Copy, Sample
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,11 @@ class Command:
 
     def __str__(self) -> str:
         return shlex.join(("fleetctl", *self.words))
+
+
+def alone(copy: Copy, sample: Sample) -> bool:
+    """Nothing else of the layout serves its model: a split, or an only copy."""
+    return not any(one.model == copy.model and one.id != copy.id for one in sample.copies)
 
 
 def command_of(key: str, copy: Copy, options: tuple[str, ...]) -> Command:
