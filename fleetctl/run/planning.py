@@ -213,10 +213,9 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
             hint="`fleetctl cutover --to LAYOUT` puts a layout in place",
         )
     number = (to or None) if to is not None else meta.get("previous")
-    if number is None and to is None and _was_rolled_back(observed):
+    if number is None and to is None and (risk := _why_not_to_the_end(observed)):
         raise RefusedError(
-            "the last move to another generation was a rollback, and before generation "
-            f"{current} lies what the boxes ran without fleetctl",
+            f"{risk}, and before generation {current} lies what the boxes ran without fleetctl",
             hint="`fleetctl rollback --to 0` goes back there; `fleetctl history` shows what was changed",
         )
     if number == current:
@@ -254,10 +253,16 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     )
 
 
-def _was_rolled_back(observed: Observed) -> bool:
-    """The last move to another generation was a rollback. What stays in one is not what a rollback takes back."""
+def _why_not_to_the_end(observed: Observed) -> str:
+    """Why a rollback must not end everything unless it is told to; empty where the last move to another generation is
+    known, and was none itself. What stays in a generation is not what a rollback takes back.
+
+    Boxes tell of their last moves alone: many that stayed in a generation may hide the one that did not.
+    """
     moved = [move for move in _done(observed) if not _stays(move)]
-    return bool(moved) and moved[-1].operation == "rollback"
+    if not moved:
+        return "what was done since the last move to another generation hides which one that was"
+    return "the last move to another generation was a rollback" if moved[-1].operation == "rollback" else ""
 
 
 def _done(observed: Observed) -> list[MoveFacts]:

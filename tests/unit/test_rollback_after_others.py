@@ -55,6 +55,14 @@ def test_an_apply_that_stayed_in_its_generation_is_no_way_there_either() -> None
     assert rolled_back(done(1, "rollback", 2, 1), done(2, "apply", 1, 2)).to_layout is None
 
 
+@pytest.mark.parametrize("operation", STAYING)
+def test_a_move_to_another_generation_that_many_others_hide_does_not_end_everything(operation: str) -> None:
+    """A box tells of its last twenty moves."""
+    with pytest.raises(RefusedError, match="hides which one that was") as refused:
+        rolled_back(*(done(number, operation, 1, 1) for number in range(20)))
+    assert "rollback --to 0" in str(refused.value.hint)
+
+
 @pytest.mark.parametrize("operation", [*STAYING, "cutover"])
 def test_that_the_last_change_is_not_taken_back_is_said_before(operation: str) -> None:
     warnings = rolled_back(done(1, "cutover", 1, 2), done(2, operation, *((1, 2) if operation == "cutover" else ())))
