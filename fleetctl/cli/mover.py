@@ -129,7 +129,7 @@ class Mover:
     def execute_saved(self, path: Path) -> None:
         """Execute a saved plan, if the boxes are still as it saw them."""
         try:
-            plan = Plan.model_validate_json(path.read_text())
+            plan = Plan.model_validate_json(path.read_bytes())
         except OSError as error:
             raise SpecError(f"cannot read the plan {path}: {error.strerror}") from error
         except ValidationError as error:

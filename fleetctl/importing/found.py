@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 from fleetctl.errors import SpecError
 from fleetctl.importing.secrecy import holds_secret, looks_secret
 from fleetctl.proxy.lint.findings import Place
@@ -116,7 +118,9 @@ class Found:
 def as_name(text: str, fallback: str = "model") -> str:
     """A key of fleet.yaml made from a name of somebody else's."""
     last = text.rstrip("/").rsplit("/", 1)[-1]
-    return re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:31].strip("-") or fallback
+    name = re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:31].strip("-") or fallback
+    # YAML takes 123, on, null and 2026-01-01 for something else than a name.
+    return name if yaml.compose(name).tag == "tag:yaml.org,2002:str" else f"{fallback}-{name}"[:31].strip("-")
 
 
 def unlike(name: str, taken: Iterable[str]) -> str:

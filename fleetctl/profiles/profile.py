@@ -63,7 +63,7 @@ class Settings(Part):
 
     concurrency: dict[str, Count] = Field(default={}, description="mix → requests that a copy takes at once")
     gpu_memory_utilization: Share | None = None
-    kv_cache_dtype: str | None = None
+    kv_cache_dtype: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
     speculative: Speculative | None = None
     batched_tokens: Count | None = Field(default=None, description="--max-num-batched-tokens")
 

@@ -10,7 +10,9 @@ import yaml
 from fleetctl.errors import SpecError
 from fleetctl.importing.entries import entries
 from fleetctl.importing.kinds import Kind, read
-from fleetctl.importing.written import document
+from fleetctl.importing.written import document, sections
+from fleetctl.spec.entries import with_entries
+from fleetctl.spec.load import parse_fleet
 
 SOON = 8.0  # seconds of this process
 SERVE = "vllm serve org/m"
@@ -112,3 +114,31 @@ def test_no_output_has_a_secret_of_the_file(text: str, kind: Kind | None) -> Non
 )
 def test_what_only_looks_a_little_like_a_secret_stays(word: str) -> None:
     assert word in all_said(f"{SERVE} --note '{word}'")
+
+
+FLEET = """\
+fleet: f
+boxes: {a: {address: 10.0.0.1, memory: 128GiB, reserve: 16GiB}}
+proxy: {box: a}
+models:
+  qwen: {weights: /m, context: 8192, launch: {venv: /opt/v}}
+layouts:
+  r: {qwen: {copies: [a]}}
+"""
+
+
+@pytest.mark.parametrize("name", ["on", "no", "null", "123", "0x1f", "1e3", "2026-11-30", "true", "7b", "y"])
+def test_a_model_that_is_called_like_another_thing_of_yaml_can_be_written(name: str) -> None:
+    made = entries(read("x", f"vllm serve org/{name}", Kind.COMMAND), parse_fleet(FLEET, "x"))
+    fleet = parse_fleet(with_entries(FLEET, sections(made)), "x")
+    assert f"org/{name}" in [model.weights for model in fleet.models.values()]
+
+
+@pytest.mark.parametrize("mark", ["\n", "\r", "\x85", "\u2028", "\u2029"], ids=ascii)
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
+def test_a_value_with_a_line_break_stays_on_its_line(mark: str, end: str) -> None:
+    text = FLEET.replace("\n", end)
+    made = entries(read("x", f"{SERVE} --x 'a{mark}evil: 1' --y z", Kind.COMMAND), parse_fleet(text, "x"))
+    edited = with_entries(text, sections(made))
+    assert parse_fleet(edited, "x").models["m"].arguments == ("--x", f"a{mark}evil: 1", "--y", "z")
+    assert edited.count("\n") == edited.count(end)
