@@ -125,7 +125,11 @@ def _away(box: str, error: FleetError) -> str:
 
 
 def _notes(observed: Observed) -> list[str]:
-    drained = [f"{box} is {facts.drained}; `fleetctl undrain {box}` puts it back" for box, facts in observed.items() if facts.drained is not None]
+    drained = [
+        f"{box} is {facts.drained}; `fleetctl undrain {box}` puts it back"
+        for box, facts in observed.items()
+        if facts.drained is not None
+    ]
     odd = [
         f"{box}: {note}; `fleetctl cutover --to LAYOUT` puts a layout in place"
         for box, facts in observed.items()
