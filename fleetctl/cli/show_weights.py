@@ -95,7 +95,8 @@ def _way_out(model: str, found: Found) -> str:
     states = {lying.state for _, lying in found}
     if states <= {"missing", "broken"}:
         origin = " --from FOLDER" if any(wanted.name.startswith("/") for wanted, _ in found) else ""
-        return f"`fleetctl weights pull {model}{origin}` fetches them, `fleetctl weights push {model}` brings them to all boxes"
+        fetched = f"`fleetctl weights pull {model}{origin}` fetches them"
+        return f"{fetched}, `fleetctl weights push {model}` brings them to all boxes"
     if states & {"missing", "broken"}:
         return f"`fleetctl weights push {model}` brings them there"
     if states & {"unproven", "touched"}:
