@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fleetctl.errors import SpecError
 from fleetctl.resources import root_text
+from fleetctl.spec.plain import plain_text, plain_yaml
 
 MIXES = "mixes.yaml"
 
@@ -73,16 +74,13 @@ def load_mix(name: str) -> Mix:
     path = Path(name)
     if not path.is_file():
         raise SpecError(f"there is no mix {name}", hint=f"mixes: {', '.join(built_in)}; or a file in the same form")
-    try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SpecError(f"{path} is no mix: {error}") from error
+    told = plain_yaml(plain_text(path), str(path))
     if not isinstance(told, dict) or not told:
         raise SpecError(f"{path} is no mix: it is no mapping", hint="docs/bench.md shows the form")
     if "prompt" in told:
         return _parsed(path.stem, told, str(path))
-    first = str(next(iter(told)))
-    return _parsed(first, told[first], str(path))
+    first = next(iter(told))
+    return _parsed(str(first), told[first], str(path))
 
 
 def _parsed(name: str, told: object, where: str) -> Mix:

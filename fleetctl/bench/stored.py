@@ -18,7 +18,7 @@ from fleetctl.spec.units import seconds
 class Kept(BaseModel):
     """Base of what is kept on a box: keys that a newer version wrote are ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class Latencies(Kept):

@@ -106,6 +106,7 @@ def _tell(told: _Told, *, as_json: bool, before: _Told | None = None) -> None:
 
     from fleetctl.cli.output import console, emit
     from fleetctl.doctor.settled import under_way
+    from fleetctl.facts.operations import with_article
 
     move = under_way(told.scene)
     after_fix = before is not None
@@ -125,7 +126,8 @@ def _tell(told: _Told, *, as_json: bool, before: _Told | None = None) -> None:
     for error in told.unseen:
         out.print(f"not looked at: {error.message}", markup=False)
     if move is not None:
-        out.print(f"a {move.operation} by {move.who} is under way: what it changes is not judged now", markup=False)
+        told_of = f"{with_article(move.operation)} by {move.who}"
+        out.print(f"{told_of} is under way: what it changes is not judged now", markup=False)
     counted = ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for word, number in told.counts.items())
     nothing = "nothing was found in what was looked at" if told.unseen else "nothing was found"
     out.print(counted if told.found else nothing, markup=False)

@@ -17,9 +17,10 @@ from fleetctl.cli.live import LiveView
 from fleetctl.cli.output import console, emit, say
 from fleetctl.cli.session import command_line
 from fleetctl.cli.show_plan import show_plan, title
-from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError
+from fleetctl.errors import InterruptedMoveError, RefusedError, SpecError, UnfinishedError
+from fleetctl.facts.operations import ASIDE, GUARDED, LORAS, ON_BOXES, left, road, with_article
 from fleetctl.facts.types import lead_of, unfinished
-from fleetctl.plan.types import ASIDE, LORAS, ON_BOXES, WEIGHTS, Plan
+from fleetctl.plan.types import Plan
 from fleetctl.render.release import Release
 from fleetctl.run.control import INTERRUPTED, ON_REQUEST, Control
 from fleetctl.run.fill import Filler
@@ -45,8 +46,10 @@ if TYPE_CHECKING:
     from fleetctl.run.execute import Execution
 
 
-def _goal(plan: Plan) -> str:
-    return "" if plan.operation in ASIDE else f" to {plan.to_layout}"
+def _named(plan: Plan) -> str:
+    """The operation with its goal, where that is a layout."""
+    goal = road(plan.operation, plan.from_layout, plan.to_layout) and f" to {plan.to_layout}"
+    return f"{with_article(plan.operation)}{goal}"
 
 
 class Mover:
@@ -81,19 +84,26 @@ class Mover:
                 seen = self.look(wanted)
             self._execute(plan_cutover(self._subject, wanted, seen, books))
 
-    def work(self, operation: str, make: Callable[[Look], Plan], *, finishes: bool = True) -> Record | None:
+    def work(
+        self,
+        operation: str,
+        make: Callable[[Look], Plan],
+        *,
+        finishes: bool = True,
+        same: Callable[[Plan], bool] = lambda plan: True,
+    ) -> Record | None:
         """Work on the live layout, planned by ``make`` after a look at it. Returns its end record, if any.
 
-        The same operation that was cut off is finished first, if it may be; a restart is done then.
+        The same operation that was cut off is finished first, if it may be and is the ``same``; a restart is done then.
         """
         self._agree(make)
-        with self._locked() as seen:
+        with self._locked(aside=operation in GUARDED) as seen:
             found = unfinished(seen.observed)
             if found is not None:
                 lead, move = found
                 if move.operation != operation or not finishes:
                     refuse_unfinished(seen.observed)
-                if not self._finish(lead, move.move) and operation == "restart":
+                if not self._finish(lead, move.move, same) and operation == "restart":
                     return None
                 seen = self.look()
             return self._execute(make(seen))
@@ -119,7 +129,7 @@ class Mover:
     def execute_saved(self, path: Path) -> None:
         """Execute a saved plan, if the boxes are still as it saw them."""
         try:
-            plan = Plan.model_validate_json(path.read_text())
+            plan = Plan.model_validate_json(path.read_bytes())
         except OSError as error:
             raise SpecError(f"cannot read the plan {path}: {error.strerror}") from error
         except ValidationError as error:
@@ -152,8 +162,11 @@ class Mover:
                     self._agreed = plan
 
     @contextmanager
-    def _locked(self, *releases: Release) -> Iterator[Look]:
-        """Hold the fleet's lock and look; Ctrl-C stops the move in order, a second one leaves it as it is."""
+    def _locked(self, *releases: Release, aside: bool = False) -> Iterator[Look]:
+        """Hold the fleet's lock and look; Ctrl-C stops the move in order, a second one leaves it as it is.
+
+        ``aside``: guards go on with their work, for no engine is touched.
+        """
         subject = self._subject
         lead = subject.fleet.proxy.lead
         lock = FleetLock(
@@ -163,6 +176,7 @@ class Mover:
             take_over=self._take_over,
             control=self._control,
             say=self._say,
+            aside=aside,
         )
         with self._interrupts(), lock:
             self._reach = lock.reach
@@ -254,20 +268,26 @@ class Mover:
         if not self._yes and not confirm(question):
             raise RefusedError("not done; nothing was changed")
 
-    def _finish(self, lead: str, move: str) -> bool:
+    def _finish(self, lead: str, move: str, same: Callable[[Plan], bool] = lambda plan: True) -> bool:
         """Finish a move that was cut off. True when it had to be undone instead and a new plan has to be made."""
         history, execution = self._take_up(lead, move)
         plan = history.plan
         who = history.meta.get("who")
         if history.undoing:
-            self._say(f"a {plan.operation}{_goal(plan)} by {who} was being undone: finishing that first")
+            self._say(f"{_named(plan)} by {who} was being undone: finishing that first")
             with self._view(plan) as view:
                 execution.listen_to(view)
                 execution.undo(history.why)
             if self._control.stop.is_set():
                 raise InterruptedMoveError(f"{self._control.reason}; the {plan.operation} is undone")
             return True
-        self._say(f"a {plan.operation}{_goal(plan)} by {who} was cut off")
+        self._say(f"{_named(plan)} by {who} was cut off")
+        if not same(plan):
+            raise UnfinishedError(
+                f"the {plan.operation} by {who} that was cut off is not this one",
+                hint=f"finish it with the command that began it ({history.meta.get('command') or 'see its history'}), "
+                "or undo it: `fleetctl rollback`",
+            )
         have_suites(plan)
         self._ask("Finish it?")
         with self._view(plan) as view:
@@ -292,17 +312,12 @@ class Mover:
     def _take_back(self, lead: str, move: str) -> None:
         history, execution = self._take_up(lead, move)
         plan = history.plan
-        self._say(f"a {plan.operation}{_goal(plan)} by {history.meta.get('who')} was cut off")
+        self._say(f"{_named(plan)} by {history.meta.get('who')} was cut off")
         self._ask("Undo it?")
         with self._view(plan) as view:
             execution.listen_to(view)
             execution.undo(history.why or f"{ON_REQUEST} after it was cut off")
-        if plan.operation in WEIGHTS:
-            self._say(f"the {plan.operation} is closed; what had arrived stays, `fleetctl weights prune` removes it")
-        elif plan.operation in ASIDE:
-            self._say(f"the {plan.operation} is closed")
-        else:
-            self._say(f"the fleet is back in {plan.from_layout or 'the state before fleetctl'}")
+        self._say(f"the {plan.operation} is undone; {left(plan.operation, plan.from_layout)}")
 
     @contextmanager
     def _view(self, plan: Plan) -> Iterator[Callable[[Record], None]]:
@@ -335,7 +350,7 @@ class Mover:
             out.print(f"[bold green]done[/]: {escape(title(plan))}")
             return
         if plan.operation in LORAS:
-            names = {one["name"] for step in plan.steps for one in step.params.get("items") or ()}
+            names = {item["name"] for step in plan.steps for item in step.params.get("items") or ()}
             out.print(f"[bold green]done[/]: {plan.operation} of {', '.join(sorted(names))}")
             return
         goal = plan.to_layout or "the state before fleetctl"

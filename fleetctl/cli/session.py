@@ -120,14 +120,11 @@ def playbooks(path: Path | None = None) -> Books:
     from fleetctl.plan.expand import STEPS
     from fleetctl.plan.playbook import parse_playbook
     from fleetctl.resources import root_text
+    from fleetctl.spec.plain import plain_text
 
     if path is None:
         return lambda name: parse_playbook(root_text("playbooks", f"{name}.yaml"), f"playbooks/{name}.yaml", STEPS)
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise SpecError(f"cannot read the playbook {path}: {error.strerror}") from error
-    own = parse_playbook(text, str(path), STEPS)
+    own = parse_playbook(plain_text(path), str(path), STEPS)
     return lambda name: own
 
 

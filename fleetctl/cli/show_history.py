@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fleetctl.cli.output import hang
 from fleetctl.facts.history import GenerationTold
-from fleetctl.plan.types import STAYING, WEIGHTS
+from fleetctl.facts.operations import STAYING, road
 from fleetctl.run.history import CUT_OFF, DONE, FAILED, UNDER_WAY, UNDONE, Change, StepTold
 from fleetctl.spec.units import seconds
 
@@ -58,7 +58,7 @@ def show_history(found: list[Change], out: Console) -> None:
 
 def what(change: Change) -> str:
     """A move in a few words: operation, layouts and generation."""
-    if change.operation in WEIGHTS:
+    if not road(change.operation, change.from_layout, change.to_layout):
         return change.operation
     if change.operation in STAYING:
         return f"{change.operation} in {_place(change.to_layout, change.generation)}"

@@ -7,7 +7,8 @@ from rich.markup import escape
 from rich.syntax import Syntax
 
 from fleetctl.cli.output import hang
-from fleetctl.plan.types import ASIDE, LORAS, ON_BOXES, STAYING, Plan
+from fleetctl.facts.operations import ASIDE, LORAS, ON_BOXES, STAYING
+from fleetctl.plan.types import Plan
 from fleetctl.spec.units import seconds
 
 MANY = 4  # files of one folder that are told together

@@ -9,8 +9,8 @@ from rich.table import Table
 from fleetctl.cli.output import hang
 from fleetctl.cli.show_history import when
 from fleetctl.facts.assess import Assessment, EngineState
+from fleetctl.facts.operations import GUARDED, STAYING
 from fleetctl.facts.types import MoveFacts
-from fleetctl.plan.types import ASIDE, STAYING
 from fleetctl.run.overview import Overview
 from fleetctl.spec.units import size
 from fleetctl.watch.sample import Copy, Figures, Sample
@@ -121,10 +121,9 @@ def _show_move(found: Assessment, out: Console, *, every: bool) -> None:
     move = found.unfinished
     if move is None:
         return
-    where = "" if move.operation in ASIDE else f" {_where(move)}"
-    told = f"{move.operation}{where} by {escape(move.who)}"
+    told = f"{escape(f'{move.operation} {move.road}'.strip())} by {escape(move.who)}"
     if found.under_way():
-        more = "" if move.operation in ASIDE else "; what is not right yet is not listed meanwhile"
+        more = "" if move.operation in GUARDED else "; what is not right yet is not listed meanwhile"
         hang(out, f"[cyan]under way[/]: {told}{more}", 11)
         return
     hang(out, f"[bold yellow]cut off[/]: {told}; {move.ways}", 9)
@@ -137,17 +136,9 @@ def _show_move(found: Assessment, out: Console, *, every: bool) -> None:
         hang(out, f"[dim]so[/]: {told} not as the layout wants until then; `fleetctl status --all` lists them", 4)
 
 
-def _where(move: MoveFacts) -> str:
-    return escape(f"{move.from_layout or 'nothing'} → {move.to_layout or 'nothing'}")
-
-
 def _last(move: MoveFacts) -> str:
-    if move.operation in ASIDE:
-        what = move.operation
-    elif move.operation in STAYING:
-        what = f"{move.operation} in {escape(move.to_layout or 'nothing')}"
-    else:
-        what = f"{move.operation} {_where(move)}"
+    between = " in " if move.operation in STAYING else " "
+    what = move.operation + (between + escape(move.road) if move.road else "")
     result = (move.end or {}).get("result", "")
     return f"{what} by {escape(move.who)}, {when(move.started)}, {result}; `fleetctl history` shows more"
 

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from fleetctl.errors import SpecError
-from fleetctl.profiles.advice import Starting, starting
+from fleetctl.profiles.advice import Starting, in_comment, starting
 from fleetctl.profiles.folders import known_profiles, own_folders
 from fleetctl.profiles.kinds import box_seen, model_seen
 from fleetctl.profiles.match import Kept
@@ -112,7 +112,7 @@ def starter_text(found: Starter, advised: Starting | None = None) -> str:
             other_venvs=found.other_venvs,
             superseded=found.superseded,
             names=", ".join(box.name for box in found.boxes),
-            told=[f"# {line}" for line in textwrap.wrap(advised.told, 118)] if advised else [],
+            told=[f"# {line}" for line in textwrap.wrap(in_comment(advised.told), 118)] if advised else [],
             copies=copies,
             split=split,
             model_values=copies or split,

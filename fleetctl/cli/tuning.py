@@ -27,6 +27,7 @@ from fleetctl.run.benching import Standing, reached
 from fleetctl.run.measuring import Wanted, plan_knee, plan_settings, results_of
 from fleetctl.run.planning import Look, Subject
 from fleetctl.run.profiling import Here, here, keep
+from fleetctl.spec.edit import refuse_unwritable
 
 
 @dataclass(frozen=True)
@@ -188,3 +189,5 @@ def file_for_writing(fleet: Path, via: str | None, write: bool) -> None:
     """Raises SpecError where what is to be written is not what is read."""
     if write and via is not None:
         raise SpecError(f"--write is for {fleet}, and --via reads another file", hint="leave --via out")
+    if write:
+        refuse_unwritable(fleet)

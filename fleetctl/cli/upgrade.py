@@ -59,11 +59,14 @@ def upgrade(
     from fleetctl.plan.types import Plan
     from fleetctl.run.planning import Look, wanted_release
     from fleetctl.run.rolling import layout_to_apply
-    from fleetctl.run.upgrading import plan_upgrade, upgraded
+    from fleetctl.run.upgrading import has_build, plan_upgrade, upgraded
+    from fleetctl.spec.edit import refuse_unwritable
 
     books = playbooks(playbook)
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config) as before:
         after = upgraded(before, model, to, str(fleet))
+        if after.text != before.text:
+            refuse_unwritable(fleet)
         _show_file(fleet, before, after, json=json)
         mover = Mover(after, as_json=json, yes=yes, take_over=take_over)
 
@@ -71,7 +74,7 @@ def upgrade(
             wanted = wanted_release(after, layout_to_apply(after, seen.observed))
             return plan_upgrade(before, after, mover.look(wanted), books)
 
-        done = mover.work("upgrade", make)
+        done = mover.work("upgrade", make, same=lambda plan: has_build(plan, after, model))
         _write_file(fleet, before, after, json=json, ask=done is None and not yes)
 
 

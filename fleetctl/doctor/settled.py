@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fleetctl.doctor.scene import Scene
 from fleetctl.facts.assess import seen_part
+from fleetctl.facts.operations import GUARDED
 from fleetctl.facts.types import BoxFacts, MoveFacts, lead_of, unfinished
 from fleetctl.plan.difference import BoxDifference, Difference, compare, engine_name
 from fleetctl.render.names import FIREWALL_UNIT, GUARD_UNIT, TRIAL_UNIT, UNIT_FOLDER
@@ -50,9 +51,11 @@ class Settled:
 
 
 def under_way(scene: Scene) -> MoveFacts | None:
-    """The move that somebody is carrying out now."""
+    """The move that somebody is carrying out now, and that changes what is judged."""
     found = unfinished(scene.observed)
-    return found[1] if found is not None and held(scene.observed[found[0]]) else None
+    if found is None or found[1].operation in GUARDED:
+        return None
+    return found[1] if held(scene.observed[found[0]]) else None
 
 
 def cut_off(scene: Scene) -> tuple[str, MoveFacts] | None:

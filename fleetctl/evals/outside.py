@@ -71,15 +71,29 @@ def run_outside(
         say(f"{suite}: {adapter.program} asks {endpoint.model}, {concurrency} at a time")
         with (folder / "said").open("wb") as out:
             _run(suite, command, place, environment, out, within, say)
-        said = (folder / "said").read_bytes()[-TAIL:].decode("utf-8", "replace").strip()
+        said = _end_of(folder / "said")
         try:
-            return adapter.results(folder)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return _sound(adapter.results(folder))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             why = str(error) if isinstance(error, ValueError) else "it wrote no results that can be read"
             last = said.replace(endpoint.api_key, "***") if endpoint.api_key else said
             raise EngineError(
                 f"{adapter.program} gave no score: {why}" + (f"; it said: {last}" if last else "")
             ) from error
+
+
+def _sound(told: Score) -> Score:
+    """The score. ValueError for one that is no number from 0 to 100: no floor could hold it."""
+    if not all(0 <= points <= 100 for points in (told.total, *told.categories.values())):
+        raise ValueError(f"its score is {told.total}, which is not from 0 to 100")
+    return told
+
+
+def _end_of(file: Path) -> str:
+    """The last that a program said, of however much."""
+    with file.open("rb") as said:
+        said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL))
+        return said.read().decode("utf-8", "replace").strip()
 
 
 def _inherited() -> dict[str, str]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleetctl.errors import FleetError, reason
+from fleetctl.facts.operations import GUARDED
 from fleetctl.facts.proxies import holders, running_proxies, seen_of, servers_up_somewhere
 from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts, ServerFacts, lead_of, open_move
 from fleetctl.plan.adapters import newest
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
 from fleetctl.plan.firewall import problems as firewall_problems
-from fleetctl.plan.types import ASIDE
 from fleetctl.remote.errors import OpFailed
 from fleetctl.render.names import GUARD_UNIT
 from fleetctl.render.release import Engine, ProxyConfig, Release
@@ -111,7 +111,7 @@ def assess(
     if release.proxy and release.proxy.floating:
         found.address = release.proxy.floating.address
         found.address_on = holders(release.proxy, observed)
-    aside = found.unfinished is not None and found.unfinished.operation in ASIDE
+    aside = found.unfinished is not None and found.unfinished.operation in GUARDED
     if aside or not found.under_way():
         wrong = found.problems if found.unfinished is None or aside else found.consequences
         states = {engine.id: engine.state for engine in found.engines}

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from fleetctl.facts.adapters import AdaptersFacts
+from fleetctl.facts.operations import MEASURES, road
 from fleetctl.facts.seen import Seen as Seen  # told here too, with what is made of it
 from fleetctl.facts.seen import first_fault as first_fault
 from fleetctl.render.release import Release
@@ -177,10 +178,6 @@ class Lock(Seen):
         return f"{self.who} on {self.host} (pid {self.pid}) runs `{self.command}`, since {self.age:.0f} s"
 
 
-MEASURES = ("calibrate", "tune")
-"""Operations that measure an engine: one that was cut off is only taken back."""
-
-
 class MoveFacts(Seen):
     """A move that this box has the journal of. ``end`` is None while it is unfinished.
 
@@ -198,6 +195,11 @@ class MoveFacts(Seen):
     written: float = 0.0
     from_generation: int | None = None
     generation: int | None = None
+
+    @property
+    def road(self) -> str:
+        """From which layout to which; empty for what is about no layout."""
+        return road(self.operation, self.from_layout, self.to_layout)
 
     @property
     def finish(self) -> str:

@@ -123,8 +123,8 @@ def places_in(release: Dict[str, Any], box: str) -> List[Place]:
 
 def held() -> str:
     """Why nothing may be done now; empty: nobody works on the fleet."""
-    if _is_locked(CLAIM):
-        return "%s works on the fleet" % (_object(CLAIM).get("who") or "somebody")
+    if _is_locked(CLAIM) and not (claim := _object(CLAIM)).get("aside"):  # aside: engines are not touched
+        return "%s works on the fleet" % (claim.get("who") or "somebody")
     if os.path.exists(MOVING):
         told = _object(MOVING)
         return "the %s by %s has not ended" % (told.get("operation") or "move", told.get("who") or "somebody")

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 
+from fleetctl.errors import SpecError
 from fleetctl.importing.container import Run, read_run, settle
 from fleetctl.importing.flags import Dialect, read_flags
-from fleetctl.importing.found import Found, FoundModel, Setting, Word, as_name, set_environment, without_secrets
+from fleetctl.importing.found import (
+    Found,
+    FoundModel,
+    Setting,
+    Word,
+    as_name,
+    program,
+    set_environment,
+    without_secrets,
+)
 from fleetctl.importing.sglang_flags import SGLANG
 from fleetctl.importing.vllm_flags import VLLM
 from fleetctl.importing.words import commands, is_assignment, shell_words
@@ -20,6 +30,8 @@ _MODULES = {
     "vllm.entrypoints.api_server": VLLM,
     "sglang.launch_server": SGLANG,
 }
+MOST_RANKS = 64
+"""Most boxes that a split is made over."""
 _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/sh")
 # Words that another command follows.
 _BEFORE = ("exec", "nohup", "time", "sudo", "command", "env", "uvx", "setsid")
@@ -31,6 +43,7 @@ _OTHERS = {
 _SILENT = {"export", "set", "true", "echo", "printf", "sleep", "wait", "exit", "cd", "test", "["}
 """Commands of a script that say nothing about an engine."""
 _KEYWORDS = ("then", "do", "else", "{", "}", "!", "fi", "done", "if", "for", "while", "esac", "case")
+_LONGEST_VALUE = 1 << 16  # of a variable that the text sets; each may be made of others
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)")
 
 
@@ -44,11 +57,9 @@ def read_command(file: str, text: str) -> Found:
             continue
         model = engine_of(found, words)
         if model is not None:
-            found.models.append(model)
+            found.add(model)
         elif words[0].text not in _SILENT | {*_KEYWORDS}:
-            found.note(
-                words[0].place, f"{without_secrets(words[:3])} … starts no engine that is read here, and was left out"
-            )
+            found.note(words[0].place, f"{program(words)} starts no engine that is read here, and was left out")
     return found
 
 
@@ -59,6 +70,8 @@ def _expanded(command: list[Word], variables: dict[str, str]) -> list[Word]:
     if all(is_assignment(word) for word in rest):
         for word in rest:
             name, _, value = word.text.partition("=")
+            if len(value) > _LONGEST_VALUE:
+                raise SpecError(f"{word.place}: {name} has more than {_LONGEST_VALUE:,} characters")
             variables[name] = value
     return words
 
@@ -199,11 +212,14 @@ def complete(found: Found, model: FoundModel) -> FoundModel:
     if weights is None:
         found.note(place, "no model is named: write weights: yourself")
         settings["weights"] = weights = Setting("/models/MODEL", "a folder on the boxes, or a hub id", assumed=True)
-    path = str(weights.value)
+    path, told_path = str(weights.value), without_secrets([Word(str(weights.value), place)])
     if path[:1] in ("~", ".", "$") or (path.count("/") > 1 and not path.startswith("/")):
         told = path.rstrip("/").rsplit("/", 1)[-1].strip("$.~{}") or "MODEL"
-        found.note(place, f"{path} is neither a whole path on the boxes nor a hub id: /models/{told} is assumed")
-        settings["weights"] = weights = Setting(f"/models/{told}", f"{path} where it came from", assumed=True)
+        found.note(place, f"{told_path} is neither a whole path on the boxes nor a hub id: /models/{told} is assumed")
+        settings["weights"] = weights = Setting(f"/models/{told}", f"{told_path} where it came from", assumed=True)
+    if model.ranks > MOST_RANKS:
+        found.note(place, f"{model.ranks:,} ranks are more than {MOST_RANKS} boxes: one box is assumed")
+        model.ranks, model.pipeline = 1, False
     if "context" not in settings:
         found.note(place, "how long requests may be is not said, and engines take what the model has: 32768 is assumed")
         settings["context"] = Setting(32768, "the longest request in tokens", assumed=True)

@@ -50,7 +50,7 @@ def read(file: str, text: str) -> Found:
         if model is None:
             found.note(service.place, f"the service {name} starts no engine that is read here, and was left out")
         else:
-            found.models.append(model)
+            found.add(model)
     return found
 
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 
 from fleetctl.importing.found import Found, FoundModel, Setting, Word, set_environment
+from fleetctl.importing.secrecy import holds_secret
 from fleetctl.proxy.lint.findings import Place
-from fleetctl.spec.problems import holds_secret
 
 # Options of `run` that are followed by a value.
 _VALUED = {

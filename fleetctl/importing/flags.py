@@ -10,9 +10,11 @@ from typing import Any
 
 from fleetctl.engine.runtimes.flags import flag_name
 from fleetctl.engine.runtimes.known import RUNTIMES
+from fleetctl.errors import SpecError
 from fleetctl.importing.found import Found, FoundModel, Setting, Word, is_secret
-from fleetctl.spec.problems import holds_secret
+from fleetctl.importing.secrecy import holds_secret
 
+MOST_WORDS = 2000
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _DOTTED = "--speculative-config"  # its keys may come as flags of their own
 Reader = Callable[[Found, FoundModel, Word, list[str]], None]
@@ -39,6 +41,8 @@ class Dialect:
 
 def read_flags(found: Found, model: FoundModel, words: list[Word], dialect: Dialect) -> None:
     """Take all words behind the program: the model, and flags with their values."""
+    if len(words) > MOST_WORDS:
+        raise SpecError(f"{words[0].place}: a command of more than {MOST_WORDS:,} words is not read")
     model.runtime = dialect.runtime
     at = 0
     dotted: dict[str, Any] = {}
@@ -52,7 +56,8 @@ def read_flags(found: Found, model: FoundModel, words: list[Word], dialect: Dial
         while "=" not in word.text and at < len(words) and not _is_flag(words[at].text):
             values.append(words[at])
             at += 1
-            if dialect.name(word.text) not in dialect.several and _begins_positional(model, words[at:]):
+            following = words[at] if at < len(words) else None
+            if dialect.name(word.text) not in dialect.several and _begins_positional(model, following):
                 break
         _flag(found, model, word, values, dotted, dialect)
     if dotted:
@@ -63,9 +68,9 @@ def _is_flag(text: str) -> bool:
     return text.startswith("-") and len(text) > 1 and not _NUMBER.fullmatch(text) and " " not in text.partition("=")[0]
 
 
-def _begins_positional(model: FoundModel, rest: list[Word]) -> bool:
+def _begins_positional(model: FoundModel, following: Word | None) -> bool:
     """The model may stand behind flags: after one value, where nothing else has named it yet."""
-    return "weights" not in model.settings and bool(rest) and not _is_flag(rest[0].text)
+    return "weights" not in model.settings and following is not None and not _is_flag(following.text)
 
 
 def _positional(found: Found, model: FoundModel, word: Word) -> None:
@@ -113,5 +118,5 @@ def _flag(
 def _typed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -7,12 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
+from fleetctl.errors import SpecError
+from fleetctl.importing.secrecy import holds_secret, looks_secret
 from fleetctl.proxy.lint.findings import Place
-from fleetctl.spec.problems import holds_secret, looks_secret
 
 Value = str | int | float | bool | list[Any] | dict[str, Any]
 
+MOST_ENGINES = 100
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*)|:?\?[^}]*)?\}?")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -89,11 +94,20 @@ class Found:
     proxy: dict[str, Setting] = field(default_factory=dict)
     superseded: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    _said: set[Note] = field(default_factory=set)
 
     def note(self, place: Place, text: str) -> None:
         """Remember something that was not understood, or is to be looked at; the same thing is said once."""
-        if Note(place, text) not in self.notes:
-            self.notes.append(Note(place, text))
+        note = Note(place, text)
+        if note not in self._said:
+            self._said.add(note)
+            self.notes.append(note)
+
+    def add(self, model: FoundModel) -> None:
+        """Take an engine. Raises SpecError when there are more than any fleet has."""
+        if len(self.models) == MOST_ENGINES:
+            raise SpecError(f"{model.place}: more than {MOST_ENGINES} engines are started: that is not read")
+        self.models.append(model)
 
     @property
     def empty(self) -> bool:
@@ -104,7 +118,9 @@ class Found:
 def as_name(text: str, fallback: str = "model") -> str:
     """A key of fleet.yaml made from a name of somebody else's."""
     last = text.rstrip("/").rsplit("/", 1)[-1]
-    return re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:31].strip("-") or fallback
+    name = re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:31].strip("-") or fallback
+    # YAML takes 123, on, null and 2026-01-01 for something else than a name.
+    return name if yaml.compose(name).tag == "tag:yaml.org,2002:str" else f"{fallback}-{name}"[:31].strip("-")
 
 
 def unlike(name: str, taken: Iterable[str]) -> str:
@@ -127,9 +143,16 @@ def without_secrets(words: list[Word]) -> str:
     told = []
     for word in words:
         name, equals, _ = word.text.partition("=")
-        secret = holds_secret(word.text) or (equals and looks_secret(name.lstrip("-").replace("-", "_")))
+        secret = holds_secret(word.text) or (equals and looks_secret(name.lstrip("-")))
         told.append(f"{name}=…" if secret and equals else "…" if secret else word.text)
     return " ".join(told)
+
+
+def program(words: list[Word]) -> str:
+    """What a command starts, as a note may name it. The words behind it may be a password, and are never repeated."""
+    first = next((word for word in words if not _ASSIGNMENT.match(word.text)), words[0])
+    told = without_secrets([first])
+    return told if len(told) <= 60 else told[:59] + "…"
 
 
 def set_environment(found: Found, model: FoundModel, name: str, value: str | None, place: Place) -> None:

@@ -9,7 +9,7 @@ from fleetctl.errors import SpecError
 from fleetctl.importing import compose, haproxy, nginx, spark_vllm_docker, sparkrun, systemd_unit
 from fleetctl.importing.command import read_command
 from fleetctl.importing.found import Found
-from fleetctl.importing.tree import read_yaml
+from fleetctl.importing.tree import LONGEST, read_yaml
 from fleetctl.proxy.lint import kinds as proxies
 
 _COMMAND = re.compile(
@@ -69,6 +69,8 @@ def detect(file: str, text: str) -> Kind:
 
 def read(file: str, text: str, kind: Kind | None = None) -> Found:
     """What a file says. Raises SpecError when there is nothing in it for fleet.yaml, with all that was noted."""
+    if len(text) > LONGEST:
+        raise SpecError(f"{file} has more than {LONGEST:,} characters, which nothing that can be imported has")
     if not text.strip():
         raise SpecError(f"{file} is empty")
     found = _READERS[kind or detect(file, text)](file, text)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+from fleetctl.errors import SpecError
 from fleetctl.importing.command import container_engine
 from fleetctl.importing.container import Run
-from fleetctl.importing.found import Found, FoundModel, Setting, Word, set_environment, without_secrets
-from fleetctl.importing.tree import Node
+from fleetctl.importing.found import Found, FoundModel, Setting, Word, program, set_environment
+from fleetctl.importing.tree import LONGEST, Node
 from fleetctl.importing.words import commands, shell_words
 
 GPUS = "--gpus=all"
@@ -97,6 +98,8 @@ def _filled(command: str, defaults: dict[str, str], *, doubled: bool) -> str:
         filled = _GAP.sub(lambda gap: defaults.get(gap[1], gap[0]).replace("\n", " "), text)
         if filled == text:
             break
+        if len(filled) > LONGEST:
+            raise SpecError("the defaults of the recipe name each other without end")
         text = filled
     return text.replace("\x00", "{").replace("\x01", "}")
 
@@ -107,7 +110,7 @@ def _engine(found: Found, command: Node, text: str) -> list[Word] | None:
     engines = [one for one in all_of_them if any("vllm" in word.text or "sglang" in word.text for word in one[:6])]
     for other in all_of_them:
         if other not in engines[:1]:
-            found.note(other[0].place, f"{without_secrets(other[:3])} … of the command was left out")
+            found.note(other[0].place, f"{program(other)} of the command was left out")
     if not engines:
         found.note(command.place, "the command starts neither vLLM nor SGLang: others are not read")
         return None
@@ -142,7 +145,7 @@ def _plain(node: Node) -> object:
     if not node.quoted:
         try:
             return json.loads(node.text or "null")
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     return node.text
 

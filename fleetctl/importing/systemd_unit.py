@@ -37,6 +37,7 @@ _LEFT_OUT = {
     "WatchdogSec": "the guard sees an engine that hangs",
 }
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "hr": 3600.0, "ms": 0.001}
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _TIMES = {"TimeoutStartSec": "load_limit", "TimeoutStopSec": "stop_limit"}
 
 
@@ -98,18 +99,16 @@ def read(file: str, text: str) -> Found:
                 set_environment(found, environment, name, value, one.place)
                 if not is_secret(name, value):
                     plain[name] = value
-    models = []
     for one in (one for one in told if one.name == "ExecStart"):
         model = _engine(found, one, plain)
         if model is not None:
             model.environment = {**environment.environment, **model.environment}
-            models.append(model)
-    if not models:
+            found.add(model)
+    if not found.models:
         place = next((one.place for one in told if one.name == "ExecStart"), Place(file, 1))
         found.note(place, "ExecStart= starts no engine that is read here; one in a script has to be read there")
         return found
-    found.models = models
-    _rest(found, told, models[0])
+    _rest(found, told, found.models[0])
     cat = _CAT.match(text)
     unit = PurePosixPath(cat[1] if cat else file).name
     if _UNIT.fullmatch(unit) and not unit.startswith("fleetctl-"):
@@ -155,8 +154,9 @@ def _rest(found: Found, told: list[Directive], model: Model) -> None:
 
 
 def _limit(found: Found, one: Directive, model: Model) -> None:
-    parts = re.findall(r"([0-9.]+)\s*([a-z]*)", one.value)
-    if one.value.strip() in ("infinity", "0") or not parts or any(unit not in _UNITS for _, unit in parts):
+    parts = re.findall(r"([^a-z\s]+)\s*([a-z]*)", one.value)
+    known = all(_NUMBER.fullmatch(number) and unit in _UNITS for number, unit in parts)
+    if one.value.strip() in ("infinity", "0") or not parts or not known:
         found.note(one.place, f"{one.name}={one.value.strip()} is left out: fleetctl needs a limit")
         return
     total = sum(float(number) * _UNITS[unit] for number, unit in parts)

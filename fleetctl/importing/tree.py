@@ -12,6 +12,8 @@ from fleetctl.proxy.lint.findings import Place
 
 LONGEST = 1 << 20  # characters
 DEEPEST = 40
+MOST_NODES = 50_000
+"""Values of a text, those that aliases repeat included."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +61,43 @@ def read_yaml(file: str, text: str) -> Node:
         raise SpecError(f"{file}:{line}: this is not valid YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise SpecError(f"{file}:1: this is not valid YAML: {type(error).__name__}") from None
-    return Node(Place(file, 1), text="") if root is None else _node(file, root, 0)
+    return Node(Place(file, 1), text="") if root is None else _Tree(file).node(root, 0)
 
 
-def _node(file: str, node: yaml.Node, depth: int) -> Node:
-    place = Place(file, node.start_mark.line + 1)
-    if depth > DEEPEST:
-        raise SpecError(f"{place}: more than {DEEPEST} levels inside each other")
-    if isinstance(node, yaml.MappingNode):
-        items: dict[str, Node] = {}
-        for name, value in node.value:
-            if name.value == "<<":
-                merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
-                for one in merged:
-                    for key, inner in _node(file, one, depth + 1).items or ():
-                        items.setdefault(key, inner)
-        for name, value in node.value:
-            if isinstance(name, yaml.ScalarNode) and name.value != "<<":
-                inner = _node(file, value, depth + 1)
-                at = Place(file, name.start_mark.line + 1)
-                items[name.value] = inner if inner.text is None or inner.literal else _placed(inner, at)
-        return Node(place, items=tuple(items.items()))
-    if isinstance(node, yaml.SequenceNode):
-        return Node(place, parts=tuple(_node(file, one, depth + 1) for one in node.value))
-    null, style = node.tag == "tag:yaml.org,2002:null", getattr(node, "style", None)
-    return Node(place, text="" if null else str(node.value), literal=style in ("|", ">"), quoted=style in ("'", '"'))
+class _Tree:
+    """Makes nodes, and counts them: a few lines of aliases can stand for billions."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.count = 0
+
+    def node(self, node: yaml.Node, depth: int) -> Node:
+        file = self.file
+        place = Place(file, node.start_mark.line + 1)
+        self.count += 1
+        if self.count > MOST_NODES:
+            raise SpecError(f"{place}: more than {MOST_NODES:,} values, with those that *aliases repeat")
+        if depth > DEEPEST:
+            raise SpecError(f"{place}: more than {DEEPEST} levels inside each other")
+        if isinstance(node, yaml.MappingNode):
+            items: dict[str, Node] = {}
+            for name, value in node.value:
+                if name.value == "<<":
+                    merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                    for one in merged:
+                        for key, inner in self.node(one, depth + 1).items or ():
+                            items.setdefault(key, inner)
+            for name, value in node.value:
+                if isinstance(name, yaml.ScalarNode) and name.value != "<<":
+                    inner = self.node(value, depth + 1)
+                    at = Place(file, name.start_mark.line + 1)
+                    items[name.value] = inner if inner.text is None or inner.literal else _placed(inner, at)
+            return Node(place, items=tuple(items.items()))
+        if isinstance(node, yaml.SequenceNode):
+            return Node(place, parts=tuple(self.node(one, depth + 1) for one in node.value))
+        null, style = node.tag == "tag:yaml.org,2002:null", getattr(node, "style", None)
+        text = "" if null else str(node.value)
+        return Node(place, text=text, literal=style in ("|", ">"), quoted=style in ("'", '"'))
 
 
 def _placed(node: Node, at: Place) -> Node:

@@ -13,6 +13,9 @@ _ADDRESS = re.compile(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
 
 def add_server(found: Found, place: Place, address: str, *, name: str = "", concurrency: int | None = None) -> None:
     """Take a server as a box; the same address twice is one box."""
+    if "@" in address:
+        found.note(place, "an address with a user in front of an @ is none of a box, and was left out")
+        return
     host, port = split_address(address)
     if address.startswith(("unix:", "/")) or not host or "$" in host or host in ("localhost", "127.0.0.1", "::1", "*"):
         found.note(place, f"{address} is no address at which other boxes reach an engine, and was left out")
@@ -43,5 +46,5 @@ def suggest(found: Found, key: str, value: str | int, place: Place) -> None:
 def duration(seconds: float) -> str:
     """Seconds as fleet.yaml has them."""
     if seconds >= 120 and seconds % 60 == 0:
-        return f"{seconds / 60:g}m"
-    return f"{1000 * seconds:g}ms" if seconds < 1 else f"{seconds:g}s"
+        return f"{seconds / 60:.0f}m"
+    return f"{1000 * seconds:g}ms" if seconds < 1 else f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"

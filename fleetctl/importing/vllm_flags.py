@@ -21,7 +21,7 @@ def _speculative_flag(found: Found, model: FoundModel, word: Word, said: list[st
 def _speculative(found: Found, model: FoundModel, word: Word, text: str) -> None:
     try:
         config = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         found.note(

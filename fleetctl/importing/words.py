@@ -9,6 +9,8 @@ from fleetctl.importing.found import Word
 from fleetctl.proxy.lint.findings import Place
 
 _ENDS = (";", "&", "|", ">", "<", "(", ")")
+_CONTINUED = re.compile(r"\\[ \t]*\n")
+_OPERATOR = re.compile(r"[;&|<>()]+")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
@@ -36,12 +38,9 @@ class _Lexer:
             char = text[at]
             if not inside:
                 began = self.line
-            if char == "\\" and text[at + 1 : at + 2] == "\n":
+            if char == "\\" and (continued := _CONTINUED.match(text, at)):  # also with blanks behind the backslash
                 self.line += 1
-                at += 2
-            elif char == "\\" and re.match(r"\\[ \t]+\n", text[at:]):  # blanks behind a continued line's backslash
-                at = text.index("\n", at) + 1
-                self.line += 1
+                at = continued.end()
             elif char == "\\" and at + 1 < len(text):
                 word.append(text[at + 1])
                 inside = True
@@ -55,13 +54,13 @@ class _Lexer:
                     yield Word("".join(word), Place(self.file, began))
                     word, inside = [], False
                 if char == "#":
-                    at = text.find("\n", at) if "\n" in text[at:] else len(text)
+                    at = text.find("\n", at) if text.find("\n", at) >= 0 else len(text)
                     continue
                 if char == "\n":
                     yield Word("\n", Place(self.file, self.line))
                     self.line += 1
                 elif char in _ENDS:
-                    operator = re.match(r"[;&|<>()]+", text[at:])
+                    operator = _OPERATOR.match(text, at)
                     assert operator is not None
                     yield Word(operator[0], Place(self.file, self.line))
                     at += len(operator[0]) - 1

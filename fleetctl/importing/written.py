@@ -20,6 +20,18 @@ _ORDER = (
 _LONG = 80  # columns of a list on one line
 
 
+class _OneLine(yaml.SafeDumper):
+    """Text with line breaks in it is written with escapes, so that it stays on its line."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    breaks = any(mark in text for mark in "\n\r\x85\u2028\u2029")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if breaks else None)
+
+
+_OneLine.add_representer(str, _text)
+
+
 def document(made: Entries, source: str) -> str:
     """All entries as one text, to be put into a fleet.yaml by hand."""
     lines = [f"# {_comment(f'Entries for fleet.yaml, from {source} ({made.kind}).')}"]
@@ -136,8 +148,13 @@ def _seat(seat: Seat) -> dict[str, Any]:
 
 def _value(value: object, *, inside: bool = False) -> str:
     """A value on one line; ``inside`` a list, where commas and brackets are marks."""
-    text = yaml.safe_dump(
-        [value] if inside else value, default_flow_style=True, width=10**9, sort_keys=False, allow_unicode=True
+    text = yaml.dump(
+        [value] if inside else value,
+        Dumper=_OneLine,
+        default_flow_style=True,
+        width=10**9,
+        sort_keys=False,
+        allow_unicode=True,
     )
     text = text.removesuffix("...\n").strip()
     return text[1:-1] if inside else text

@@ -1,5 +1,6 @@
 """Which flags an engine's program knows: what it prints itself when it is asked for help."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -34,7 +35,10 @@ def program_help(
     Asked once for each build: of ``binary`` (from one of ``packages``) or of ``image`` ([docker or podman, reference]).
     ``version`` is a command line that prints one, where no package tells it.
     """
-    build = image_build(call, *image) if image else venv_build(call, str(binary), packages)
+    try:
+        build = image_build(call, *image) if image else venv_build(call, str(binary), packages)
+    except OpError as error:
+        return {"why": str(error)}
     if build is None:
         return {"why": "it is not there"}
     kept = _place([build["digest"], argv, sorted(env.items())])
@@ -52,7 +56,8 @@ def program_help(
         lines = [line.strip() for line in (done["err"] or done["out"]).splitlines() if line.strip()]
         return {"why": "%s ended with status %d: %s" % (" ".join(argv[:3]), done["rc"], (lines or [""])[-1][:200])}
     answer = {"text": done["out"], "version": told}
-    _keep(kept, answer)
+    with contextlib.suppress(OSError):  # no room, or another call at the same moment: then it is asked again
+        _keep(kept, answer)
     return answer
 
 

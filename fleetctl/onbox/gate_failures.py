@@ -10,6 +10,7 @@ from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.redacted import hidden
 from fleetctl.onbox.state import write_json
 
+LONGEST_NAME = 200  # characters; a gate is called like its file, which may have a longer path
 MOST_SHOWN = 4 * 1024 * 1024  # characters of texts that are read at one time
 
 
@@ -26,7 +27,7 @@ def gate_keep(call: Call, move: str, failure: Dict[str, Any]) -> Dict[str, str]:
     require_claim()
     if not os.path.isdir("%s/%s" % (MOVES, move)):
         raise OpError("there is no journal of move %s" % move)
-    name = re.sub(r"[^A-Za-z0-9@._-]+", "-", "%s-%s" % (failure["engine"], failure["gate"]))
+    name = re.sub(r"[^A-Za-z0-9@._-]+", "-", "%s-%s" % (failure["engine"], failure["gate"]))[:LONGEST_NAME]
     path = "%s/%s.json" % (_folder(move), name)
     write_json(call, path, _cleaned(failure))
     return {"path": path}
@@ -62,4 +63,9 @@ def gate_failures(call: Call, move: str) -> List[Dict[str, Any]]:
             continue
         if {"engine", "gate", "why", "exchanges"} <= set(failure):
             found.append(dict(failure, path=path, exchanges=failure["exchanges"] if room >= 0 else []))
-    return sorted(found, key=lambda one: float(one.get("at") or 0))
+    return sorted(found, key=_at)
+
+
+def _at(failure: Dict[str, Any]) -> float:
+    at = failure.get("at")
+    return float(at) if isinstance(at, (int, float)) else 0.0

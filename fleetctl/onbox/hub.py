@@ -67,6 +67,14 @@ def variables(path: str) -> Dict[str, str]:
     return {name: re.sub(r"\\(.)", r"\1", value[1:-1]) for name, _, value in rows if name}
 
 
+@op("hub_library")
+def hub_library(call: Call, python: str) -> Dict[str, Any]:
+    """Whether a Python has huggingface_hub, so that the box itself can fetch."""
+    if not os.access(python, os.X_OK):
+        return {"there": False}
+    return {"there": run(call, [python, "-c", "import huggingface_hub"], timeout=60)["rc"] == 0}
+
+
 @op("fetch_weights")
 def fetch_weights(
     call: Call, python: str, repo: str, revision: str, env: Dict[str, str], secrets: str, limit: float

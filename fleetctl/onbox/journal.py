@@ -166,12 +166,20 @@ def told(name: str, end: Optional[Dict[str, Any]]) -> Dict[str, Any]:
 def moves(last: int = 20) -> List[Dict[str, Any]]:
     """The moves that were cut off and the ``last`` that ended, in the order in which they were begun on this box.
 
-    Each with its ``end`` record (None: cut off, or under way) and when it was ``written``.
+    Where all of these stayed in a generation the last one that did not is told too: a rollback rests on it. Each with
+    its ``end`` record (None: cut off, or under way) and when it was ``written``.
     """
     found = [(name, end(name)) for name in begun()]
-    ended = [name for name, record in found if record is not None]
-    shown = set(ended[-last:])
+    ended = [(name, record) for name, record in found if record is not None]
+    shown = {name for name, _ in ended[-last:]}
+    shown.add(next((name for name, record in reversed(ended) if _moved(name, record)), ""))
     return [told(name, record) for name, record in found if record is None or name in shown]
+
+
+def _moved(name: str, end: Dict[str, Any]) -> bool:
+    """It came to its end, in another generation than it began in."""
+    meta = (_object("%s/%s/meta.json" % (MOVES, name)) or {}) if end.get("result") == "done" else {}
+    return meta.get("from_generation") != meta.get("generation")
 
 
 def remove(name: str) -> None:

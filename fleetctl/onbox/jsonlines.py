@@ -19,7 +19,7 @@ def read(path: str, most: int) -> List[Dict[str, Any]]:
     for line in lines:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             found.append(record)
@@ -35,7 +35,10 @@ def append(path: str, record: Dict[str, Any], most: int) -> None:
             with open(path + ".new", "w", encoding="utf-8") as out:
                 out.writelines(json.dumps(one) + "\n" for one in kept[len(kept) // 2 :])
             os.replace(path + ".new", path)
-        with open(path, "a", encoding="utf-8") as out:
-            out.write(json.dumps(record) + "\n")
+        with open(path, "a+b") as out:
+            size = out.seek(0, os.SEEK_END)
+            out.seek(max(0, size - 1))
+            torn = size > 0 and out.read(1) != b"\n"  # the last line was cut off: it must not take this one with it
+            out.write((b"\n" if torn else b"") + json.dumps(record).encode() + b"\n")
     except OSError as error:
         raise OpError("%s cannot be written: %s" % (path, error)) from None

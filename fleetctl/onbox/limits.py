@@ -35,7 +35,7 @@ _DONE = """
 adapter_put adapter_seal adapter_sent adapters_drop adapters_load adapters_note adapters_restore
 adapters_unload await_free await_ready bandwidth_drive bandwidth_serve bench_note claim claim_release
 daemon_reload drained_write end_process fetch_weights firewall_keep firewall_take_back gate_keep
-generation_current generation_remove generations_prune image_pull image_receive image_send image_tag
+generation_current generation_remove generations_prune hub_library image_pull image_receive image_send image_tag
 journal_append journal_open lock_beat lock_release lock_take move_begin move_close move_end moves_prune
 proxy_await proxy_idle proxy_open proxy_point proxy_set read_ahead score_note supersede superseded_forget
 superseded_record trial_end trial_run tuning_note unit_enable unit_start unit_stop write_meta
@@ -84,7 +84,7 @@ def _runs(args: Dict[str, Any]) -> bool:
             return bool(rest) and _ours(rest[0]) and all(_ours(word) or word == "check" for word in rest)
     if tuple(argv[:2]) in ON_UNITS:
         return bool(argv[2:]) and all(word.startswith("fleetctl-") for word in argv[2:])
-    return RDMA.match(argv[0]) is not None or (argv[:2] == ["test", "-x"] and len(argv) == 3)
+    return RDMA.match(argv[0]) is not None
 
 
 def _installs(args: Dict[str, Any]) -> bool:

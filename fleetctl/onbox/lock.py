@@ -143,12 +143,15 @@ def lock_release(call: Call, token: str) -> Dict[str, Any]:
 
 
 @op("claim")
-def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = False) -> Dict[str, str]:
+def claim(
+    call: Call, token: str, who: str, instead_of: str = "", again: bool = False, aside: bool = False
+) -> Dict[str, str]:
     """Make this program the one that acts on this box for the holder of the lock ``token``; returns the ``boot``.
 
     An earlier program gets a while to end, as its client is gone. It is ended if it does not and was started for the
     same holder (whose connection broke) or for ``instead_of`` (whose lock was taken over). With ``again`` nobody else
-    may have had the box meanwhile. Raises NotHolderError.
+    may have had the box meanwhile. ``aside``: engines are not touched, and the guard goes on with its work, for however
+    long that takes. Raises NotHolderError.
     """
     stream = _private(CLAIM)  # it stays open as long as the program lives
     begin = time.monotonic()
@@ -165,11 +168,13 @@ def claim(call: Call, token: str, who: str, instead_of: str = "", again: bool = 
         time.sleep(0.05)
     if again and read_claim().get("token") not in (token, None):
         raise NotHolderError("%s took the fleet over meanwhile" % read_claim().get("who"))
+    acts = not _claimed or bool(read_claim().get("aside"))  # the guard has not stood back for this program yet
     stream.truncate(0)
-    stream.write(json.dumps({"token": token, "pid": os.getpid(), "who": who}))
+    stream.write(json.dumps({"token": token, "pid": os.getpid(), "who": who, "aside": aside}))
     stream.flush()
     if not _claimed:
         _claimed.append(stream)
+    if acts and not aside:
         _stop_the_guard(call)
     return {"boot": boot_of()}
 

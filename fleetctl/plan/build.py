@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleetctl.errors import RefusedError
+from fleetctl.facts.operations import IN_PLACE
 from fleetctl.facts.types import Observed
 from fleetctl.plan.ahead import why_not_read_ahead
 from fleetctl.plan.difference import Difference, compare
@@ -20,7 +21,7 @@ from fleetctl.plan.playbook import Playbook, PlaybookStage
 from fleetctl.plan.refusals import refusals, unnamed_boxes, warnings
 from fleetctl.plan.scores import unknown_scores
 from fleetctl.plan.turns import rest, turns
-from fleetctl.plan.types import IN_PLACE, FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
+from fleetctl.plan.types import FileDiff, Gap, Plan, PlannedStep, Sizing, Stage
 from fleetctl.render.release import File, Release
 from fleetctl.spec.units import gib
 

@@ -77,12 +77,11 @@ def push_steps(
     targets: Iterable[str],
     *,
     addresses: Mapping[str, str],
-    limit: float | None,
+    share: float | None,
 ) -> list[PlannedStep]:
-    """See that every disk has room, then send to all at once. ``limit`` is what all get together, in bytes/s."""
+    """See that every disk has room, then send to all at once. ``share`` is what each gets, in bytes/s."""
     box_from, there = source
     targets = list(targets)
-    share = None if limit is None else limit / len(targets)
     about: dict[str, Any] = {
         "engine": wanted.engine,
         "image": wanted.name,

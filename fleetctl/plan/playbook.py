@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Collection
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
 from fleetctl.errors import SpecError
 from fleetctl.render.release import Value
+from fleetctl.spec.plain import plain_yaml
 
 
 class Use(Value):
@@ -53,9 +53,7 @@ class Playbook(Value):
 def parse_playbook(text: str, source: str, known: Collection[str]) -> Playbook:
     """The playbook in a YAML text. Raises SpecError naming the source, the place and the nearest known step."""
     try:
-        book = Playbook.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise SpecError(f"{source}: {' '.join(str(error).split())}") from error
+        book = Playbook.model_validate(plain_yaml(text, source))
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(str(part) for part in problem['loc']) or 'the file'}: {problem['msg']}"

@@ -9,23 +9,6 @@ from pydantic import Field
 
 from fleetctl.render.release import Budget, Release, Value
 
-IN_PLACE = ("apply", "upgrade")
-"""Operations that bring changed settings to the live layout, as another generation of it."""
-WEIGHTS = ("weights push", "weights pull", "weights repair", "weights prune")
-"""Operations on weights alone."""
-
-ASIDE = (*WEIGHTS, "images push")
-"""Operations that bring files and nothing else: engines go on meanwhile, and guards go on with their work."""
-
-LORAS = ("lora push", "lora remove")
-"""Operations on adapters of engines that go on serving."""
-
-ON_BOXES = ("setup", "teardown")
-"""Operations that make boxes ready or give them back."""
-
-STAYING = ("restart", "drain", "undrain", "calibrate", "tune", "doctor", *ASIDE, *LORAS, *ON_BOXES)
-"""Operations that work on the live layout and leave the fleet in its generation."""
-
 
 class PlannedStep(Value):
     """One step: what the executor hands to the step kind of that name."""
@@ -80,7 +63,7 @@ class Plan(Value):
 
     move: str = Field(description="identity of the move: UTC time and a few letters")
     fleet: str
-    operation: str = Field(description="cutover, rollback, or one of IN_PLACE or STAYING")
+    operation: str = Field(description="cutover, rollback, or one of IN_PLACE or STAYING (facts/operations.py)")
     playbook: str
     from_layout: str | None
     from_generation: int | None

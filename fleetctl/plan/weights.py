@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import Field
 
-from fleetctl.facts.types import Observed, Seen, lead_of
-from fleetctl.plan.types import WEIGHTS, Gap, Plan, PlannedStep, Stage
+from fleetctl.facts.operations import WEIGHTS
+from fleetctl.facts.types import Observed, Seen
+from fleetctl.plan.types import PlannedStep, Stage
 from fleetctl.render.release import Engine, Release, Value
 from fleetctl.spec.units import size
 
@@ -60,6 +62,10 @@ class Lying(Seen):
     sums: dict[str, str] = Field({}, repr=False)
 
 
+Push = tuple[Wanted, Lying, Mapping[str, tuple[Wanted, Lying]]]
+"""The place that sends and what lies there, and by box the places that are to get it and what lies there."""
+
+
 def place_of(engine: Engine) -> dict[str, Any] | None:
     """The place of an engine's weights as boxes are asked for it; None where a container keeps its own."""
     if engine.weights.startswith("/"):
@@ -96,44 +102,25 @@ def serving_on(observed: Observed, boxes: Iterable[str]) -> list[str]:
     )
 
 
-def base_plan(
-    fleet: str,
-    wanted_lead: str,
-    seen: tuple[Observed, dict[str, dict[str, Any]]],
-    operation: str,
-    move: str,
-    stages: tuple[Stage, ...],
-    steps: Iterable[PlannedStep],
-    why: str,
-    warnings: Iterable[str] = (),
-) -> Plan:
-    """A plan that leaves the fleet in the layout and the generation that it is in."""
-    observed, asked = seen
-    lead = lead_of(observed, wanted_lead)
-    facts = observed[lead]
-    live = facts.release or Release(fleet=fleet, layout=None)
-    meta = facts.generations.get(facts.generation or 0) or {}
-    return Plan(
-        move=move,
-        fleet=fleet,
-        operation=operation,
-        playbook="weights",
-        from_layout=live.layout,
-        from_generation=facts.generation,
-        to_layout=live.layout,
-        generation=facts.generation,
-        previous=meta.get("previous"),
-        lead=lead,
-        boxes=tuple(observed),
-        source=live,
-        release=live,
-        stages=stages,
-        steps=tuple(steps),
-        gap=Gap(expected=0.0, why=why),
-        warnings=tuple(warnings),
-        questions=asked,
-        observed={box: one.digest() for box, one in observed.items()},
-    )
+def share_of(wished: float | None, serving: Iterable[str], transfers: int) -> float | None:
+    """Bytes/s that each of so many transfers of one command gets (None: as fast as it goes).
+
+    ``wished`` is what all get together, as the operator said (infinity: no limit); None: nothing was said, and it is
+    little while engines serve.
+    """
+    limit = wished if wished is not None else SPARING if any(True for _ in serving) else math.inf
+    return None if limit == math.inf else limit / max(1, transfers)
+
+
+def sparing(wished: float | None, serving: Iterable[str]) -> list[str]:
+    """What is to be known before of a rate that nobody asked for."""
+    names = ", ".join(sorted(serving))
+    if wished is not None or not names:
+        return []
+    return [
+        f"{names} serves on these boxes: all transfers together take at most {SPARING / 1e6:.0f} MB/s; --limit says "
+        "another figure"
+    ]
 
 
 def push_steps(
@@ -142,13 +129,13 @@ def push_steps(
     targets: Mapping[str, tuple[Wanted, Lying]],
     *,
     addresses: Mapping[str, str],
-    limit: float | None,
+    share: float | None,
     streams: int | None,
 ) -> list[PlannedStep]:
     """Prove the source, see that every disk has room, then send to all at once.
 
-    ``addresses`` has the one of each box on the network between them; ``limit`` is what all get together, in bytes/s
-    (None: as fast as it goes), ``streams`` how many connections each gets (None: by its CPUs). Steps of several models
+    ``addresses`` has the one of each box on the network between them; ``share`` is what each gets, in bytes/s (None: as
+    fast as it goes), ``streams`` how many connections each gets (None: by its CPUs). Steps of several models
     can follow each other in one plan.
     """
     about = source.model
@@ -163,7 +150,6 @@ def push_steps(
         + ("" if from_.state == "proven" else f" (they are made: {size(from_.bytes)} are read)"),
     )
     rooms, sends = [], []
-    share = None if limit is None else limit / len(targets)
     for box, (wanted, lying) in targets.items():
         params = {"model": source.model, "from": source.box, "place_from": source.place, "place": wanted.place}
         rooms.append(
@@ -211,14 +197,21 @@ def _what(from_: Lying, lying: Lying) -> str:
     return f"what differs of {whole}"
 
 
-def disk_refusals(source: Lying, targets: Mapping[str, tuple[Wanted, Lying]]) -> list[str]:
-    """Disks without room for weights that are to arrive whole, a sentence each."""
+def disk_refusals(pushes: Iterable[Push]) -> list[str]:
+    """Disks without room for weights that are to arrive whole, a sentence each. Models of one command share a disk."""
     found = []
-    for box, (wanted, lying) in targets.items():
-        need = source.bytes - lying.staged
-        if lying.state == "missing" and need > lying.free:
-            found.append(
-                f"{box}: {wanted.name} needs {size(need)} on the disk and {size(lying.free)} are free: "
-                f"{size(need - lying.free)} are missing"
-            )
+    left: dict[tuple[str, int], int] = {}
+    for _, source, targets in pushes:
+        for box, (wanted, lying) in targets.items():
+            need, disk = source.bytes - lying.staged, (box, lying.device)
+            free = left.get(disk, lying.free)
+            if lying.state != "missing":
+                continue
+            if need > free:
+                others = " beside the others" if disk in left else ""
+                found.append(
+                    f"{box}: {wanted.name} needs {size(need)} on the disk and {size(max(0, free))} are free{others}: "
+                    f"{size(need - max(0, free))} are missing"
+                )
+            left[disk] = free - need
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def advice(match: Match, usable: float, mix: str | None) -> Advice:
         values["kv_cache_dtype"] = Advised(given.kv_cache_dtype, comment(profile, "kv_cache_dtype"))
     if given.speculative is not None:
         words = given.speculative.model_dump(mode="json", exclude_none=True)
-        text = "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in words.items()) + "}"
+        text = "{" + ", ".join(f"{_key(key)}: {json.dumps(value)}" for key, value in words.items()) + "}"
         note = "" if profile.model.exact else f"{text}, if the model has it: not set"
         said = comment(profile, "speculative", note)
         values["speculative"] = Advised(text if profile.model.exact else None, said)
@@ -96,8 +97,18 @@ def advice(match: Match, usable: float, mix: str | None) -> Advice:
     return Advice(profile.profile, match.why, values)
 
 
+def _key(name: str) -> str:
+    """A key of a mapping, in quotes where it is no plain word."""
+    return name if re.fullmatch(r"[a-z][a-z0-9_]*", name) else json.dumps(name)
+
+
 def comment(profile: Profile, key: str, note: str = "") -> tuple[str, ...]:
     """Lines of comment: the profile, its date, the note, and the evidence."""
     one = profile.evidence_of(key)
     head = f"profile {profile.profile}, {profile.date}{f', {note}' if note else ''} ({one.how}): "
-    return tuple(f"# {line}" for line in textwrap.wrap(head + " ".join(one.told.split()), _WIDE))
+    return tuple(f"# {line}" for line in textwrap.wrap(in_comment(head + one.told), _WIDE))
+
+
+def in_comment(text: str) -> str:
+    """A text as a comment can have it: what ends a line in YAML, or is none of its characters, is a blank."""
+    return " ".join("".join(mark if mark.isprintable() else " " for mark in text).split())

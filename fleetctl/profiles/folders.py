@@ -9,6 +9,7 @@ from pathlib import Path
 from fleetctl.errors import SpecError
 from fleetctl.profiles.match import Kept
 from fleetctl.profiles.profile import Profile, parse_profile, written
+from fleetctl.spec.plain import plain_text
 
 SHIPPED = Path(__file__).parent / "shipped"
 BESIDE = "profiles"
@@ -37,10 +38,7 @@ def known_profiles(own: Sequence[Path] = ()) -> list[Kept]:
     found: dict[str, Kept] = {}
     for folder, mine in [*((folder, True) for folder in own), (SHIPPED, False)]:
         for path in sorted(folder.glob("*.yaml")):
-            try:
-                profile = parse_profile(path.read_text(encoding="utf-8"), str(path))
-            except (OSError, UnicodeDecodeError) as error:
-                raise SpecError(f"{path} cannot be read: {error}") from error
+            profile = parse_profile(plain_text(path), str(path))
             found.setdefault(profile.profile, Kept(profile, path.name if not mine else str(path), mine))
     return list(found.values())
 

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from fleetctl.errors import SpecError
 from fleetctl.spec.fleet_model import Speculative
 from fleetctl.spec.part import Count, Part, Rule, Share
+from fleetctl.spec.plain import plain_yaml
 from fleetctl.spec.units import Size
 
 ANY = "any"
@@ -62,7 +63,7 @@ class Settings(Part):
 
     concurrency: dict[str, Count] = Field(default={}, description="mix → requests that a copy takes at once")
     gpu_memory_utilization: Share | None = None
-    kv_cache_dtype: str | None = None
+    kv_cache_dtype: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
     speculative: Speculative | None = None
     batched_tokens: Count | None = Field(default=None, description="--max-num-batched-tokens")
 
@@ -139,9 +140,7 @@ class Profile(Part):
 def parse_profile(text: str, source: str) -> Profile:
     """The profile of a file. Raises SpecError with the file, the key and what is wrong."""
     try:
-        return Profile.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise SpecError(f"{source} is no YAML: {' '.join(str(error).split())}") from error
+        return Profile.model_validate(plain_yaml(text, source))
     except ValidationError as error:
         one = error.errors()[0]
         place = ": ".join(str(part) for part in one["loc"])

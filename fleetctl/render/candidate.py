@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from fleetctl.engine.runtimes.flags import flag_name, flag_values, layer_flags, split_flags
-from fleetctl.engine.runtimes.vllm import ALIASES
+from fleetctl.engine.runtimes.vllm import ALIASES, VLLM
 from fleetctl.errors import SpecError
-from fleetctl.render.engine import Place
+from fleetctl.render.engine import Place, engine_arguments, runtime_of
 from fleetctl.spec.fleet import Fleet
 
 BATCHED, DRAFTS, SHARE = "batched_tokens", "speculative_tokens", "memory_share"
@@ -47,6 +47,13 @@ def arguments_of(fleet: Fleet, place: Place) -> dict[str, str]:
 def why_not(fleet: Fleet, place: Place, setting: str) -> str | None:
     """Why a setting of a copy cannot be tried; None where it can."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
+    runtime = runtime_of(fleet, place.model)
+    if setting == BATCHED and runtime.name != VLLM.name:
+        return f"{BATCHED_FLAG} is a flag of {VLLM.title}, and {place.model} is served by {runtime.title}"
+    if setting == SHARE and engine_arguments(fleet, place) == engine_arguments(
+        fleet, replace(place, share=place.share / 2)
+    ):
+        return f"{runtime.title} takes no share of memory when it starts"
     if setting == DRAFTS and "--speculative-config" in arguments_of(fleet, place):
         return "--speculative-config stands in arguments:; write it under speculative: of the model"
     if setting == DRAFTS and model.speculative is None:

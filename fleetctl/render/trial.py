@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fleetctl.engine.runtimes.flags import flag_name, flag_values, layer_flags, split_flags
-from fleetctl.engine.runtimes.vllm import ALIASES, REPEATABLE
+from fleetctl.engine.runtimes.runtime import Runtime
 from fleetctl.errors import RefusedError
 from fleetctl.render.engine import (
     START_MARGIN,
@@ -62,7 +62,7 @@ def render_trial(fleet: Fleet, place: Place, *, loaded: float | None = None) -> 
         )
     plain, secrets = engine_environment(fleet, place)
     memory_max = box.memory - box.reserve
-    words = trial_arguments(engine_arguments(fleet, place), keep_cache=loaded is not None)
+    words = trial_arguments(engine_arguments(fleet, place), runtime, keep_cache=loaded is not None)
     launch = start_from(
         start,
         runtime,
@@ -96,7 +96,7 @@ def render_trial(fleet: Fleet, place: Place, *, loaded: float | None = None) -> 
         stop_timeout=math.ceil(model.stop_limit) + STOP_MARGIN,
         memory_max=memory_max,
     )
-    batched = flag_values(words, ALIASES).get("--max-num-batched-tokens", "")
+    batched = flag_values(words, runtime.aliases).get("--max-num-batched-tokens", "")
     return Trial(
         content=content,
         engine=engine,
@@ -107,9 +107,9 @@ def render_trial(fleet: Fleet, place: Place, *, loaded: float | None = None) -> 
     )
 
 
-def trial_arguments(words: list[str], *, keep_cache: bool = False) -> list[str]:
+def trial_arguments(words: list[str], runtime: Runtime, *, keep_cache: bool = False) -> list[str]:
     """The engine's words with another address, and without a cache in bytes: with that vLLM would measure nothing."""
     command, flags = words[:2], split_flags(words[2:])
-    kept = [group for group in flags if keep_cache or flag_name(group[0], ALIASES) != "--kv-cache-memory-bytes"]
+    kept = [group for group in flags if keep_cache or flag_name(group[0], runtime.aliases) != "--kv-cache-memory-bytes"]
     layers = [[word for group in kept for word in group], ["--host", LOOPBACK]]
-    return [*command, *layer_flags(layers, ALIASES, repeatable=REPEATABLE)]
+    return [*command, *layer_flags(layers, runtime.aliases, repeatable=runtime.repeatable)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fleetctl.errors import FleetError
-from fleetctl.plan.types import ASIDE, Plan
+from fleetctl.facts.operations import GUARDED
+from fleetctl.plan.types import Plan
 from fleetctl.render.release import File
 from fleetctl.run.control import Control
 from fleetctl.run.execute import Execution, Listener
@@ -38,9 +39,9 @@ def carry_out(
 def _begin(subject: Subject, plan: Plan) -> None:
     """Have every box note that a move is under way: the guards stand back until its end.
 
-    Not for weights: engines go on meanwhile, for as long as a transfer takes, and guards watch them.
+    Not for what touches no engine: engines go on meanwhile, for as long as a transfer takes, and guards watch them.
     """
-    if plan.operation in ASIDE:
+    if plan.operation in GUARDED:
         return
     subject.boxes.each(
         lambda box: box.call("move_begin", move=plan.move, operation=plan.operation, who=whoami(), timeout=30)

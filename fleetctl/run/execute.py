@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fleetctl.errors import BoxError, FleetError, InterruptedMoveError, MoveStuckError, MoveUndoneError, StepError
-from fleetctl.plan.types import ON_BOXES, WEIGHTS, Plan, PlannedStep
+from fleetctl.facts.operations import left
+from fleetctl.plan.types import Plan, PlannedStep
 from fleetctl.remote.errors import ConnectionLost, OpFailed
 from fleetctl.render.release import File
 from fleetctl.run.control import Control
@@ -25,7 +26,7 @@ Listener = Callable[[Record], None]
 WAITS = (
     "await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead", "trial_run",
     "weights_prove", "weights_begin", "weights_serve", "weights_receive", "image_send", "image_receive",
-    "adapters_load",
+    "fetch_weights", "adapters_load",
 )  # fmt: skip
 """Ops that only wait, or fetch what nothing rests on: cut short when the move is going to be undone anyway."""
 
@@ -76,7 +77,7 @@ class Execution:
         if failures or self._control.stop.is_set():
             cause = self._cause(failures)
             self.undo(str(cause))
-            back = self._back()
+            back = left(self.plan.operation, self.plan.from_layout)
             if isinstance(cause, InterruptedMoveError):
                 raise InterruptedMoveError(f"the {self.plan.operation} was {cause} and undone; {back}")
             raise MoveUndoneError(
@@ -89,14 +90,6 @@ class Execution:
         self._close()
         self._tell("move", "done", **end)
         return end
-
-    def _back(self) -> str:
-        """Where an undone move has left the fleet, in words."""
-        if self.plan.operation in WEIGHTS:
-            return "engines were not touched, and what had arrived stays and is not sent again"
-        if self.plan.operation in ON_BOXES:
-            return "the boxes are as they were"
-        return f"the fleet is back in {self.plan.from_layout or 'the state before fleetctl'}"
 
     def _forward(self, name: str) -> None:
         step = self._steps[name]

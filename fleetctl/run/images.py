@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,9 @@ from fleetctl.errors import RefusedError, SpecError
 from fleetctl.plan.imagepush import PUSH, ROOM, SEND, ImageThere, ImageWanted, missing_room, push_steps
 from fleetctl.plan.images import short
 from fleetctl.plan.types import Plan
-from fleetctl.plan.weights import SPARING, base_plan, serving_on
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.plan.weights import serving_on, share_of, sparing
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 from fleetctl.run.weights import addresses
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Container
@@ -141,7 +141,7 @@ def plan_push(subject: Subject, seen: Look, wanted: list[ImageWanted], wishes: W
     fleet = subject.fleet
     named = {*wishes.to, *([wishes.source] if wishes.source else [])}
     known_boxes(fleet, named)
-    steps, refused, serving = [], [], set[str]()
+    pushes, refused, serving = [], [], set[str]()
     for one, found in zip(wanted, look_at(subject, wanted, named), strict=True):
         source = _source(one, found, wishes.source)
         there = found[source]
@@ -158,29 +158,21 @@ def plan_push(subject: Subject, seen: Look, wanted: list[ImageWanted], wishes: W
         for box in goals:
             if not found[box].problem and (short_of := missing_room(there.size, found[box])):
                 refused.append(f"{box}: {short_of} for {one.name}")
-        users = serving_on(seen.observed, (source, *goals))
-        serving |= set(users)
-        limit = wishes.limit if wishes.limit is not None else SPARING if users else None
-        pace = None if limit == math.inf else limit
-        steps += push_steps(one, (source, there), goals, addresses=addresses(fleet), limit=pace)
+        serving |= set(serving_on(seen.observed, (source, *goals)))
+        pushes.append((one, (source, there), goals))
     if refused:
         raise RefusedError("\n".join([*refused, "nothing was sent"]))
-    notes = []
-    if serving and wishes.limit is None:
-        notes.append(
-            f"{', '.join(sorted(serving))} serves on these boxes: all transfers together take at most "
-            f"{SPARING / 1e6:.0f} MB/s; --limit says another figure"
-        )
-    return base_plan(
+    share = share_of(wishes.limit, serving, sum(len(goals) for _, _, goals in pushes))
+    steps = [step for push in pushes for step in push_steps(*push, addresses=addresses(fleet), share=share)]
+    return staying(
         fleet.fleet,
         fleet.proxy.lead,
-        (seen.observed, seen.asked),
+        seen,
         PUSH,
-        new_move_name(),
         (ROOM, SEND),
         steps,
+        sparing(wishes.limit, serving),
         "no engine that serves stops" if steps else "every box has this image",
-        notes,
     )
 
 

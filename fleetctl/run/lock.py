@@ -28,11 +28,20 @@ class FleetLock:
 
     A lock is taken over without asking when its owner is known to be gone: a process of this machine that has ended,
     or a connection that was closed and did not come back. One that is merely silent needs ``take_over``. When
-    somebody else takes this lock over, the control is told to abandon the move.
+    somebody else takes this lock over, the control is told to abandon the move. ``aside``: no engine is touched, so
+    guards go on with their work.
     """
 
     def __init__(
-        self, boxes: Boxes, lead: str, command: str, *, take_over: bool, control: Control, say: Callable[[str], None]
+        self,
+        boxes: Boxes,
+        lead: str,
+        command: str,
+        *,
+        take_over: bool,
+        control: Control,
+        say: Callable[[str], None],
+        aside: bool = False,
     ) -> None:
         self._lead = boxes[lead]
         self._take_over = take_over
@@ -46,7 +55,7 @@ class FleetLock:
             "owner": myself(),
             "command": command,
         }
-        self.reach = Reach(boxes, control, token=self._token, who=whoami())
+        self.reach = Reach(boxes, control, token=self._token, who=whoami(), aside=aside)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lock heartbeat", daemon=True)
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from fleetctl.errors import LockedError, RefusedError, SpecError, UnfinishedError
 from fleetctl.facts.gather import gather, questions
+from fleetctl.facts.operations import IN_PLACE, STAYING, with_article
 from fleetctl.facts.types import MoveFacts, Observed, lead_of, unfinished
 from fleetctl.plan.beside import why_not_beside
 from fleetctl.plan.build import build_plan, refuse_if_unnamed
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
-from fleetctl.plan.types import IN_PLACE, STAYING, WEIGHTS, Plan
+from fleetctl.plan.types import Plan
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Engine, File, Release
 from fleetctl.run.gate_tasks import gate_tasks
@@ -212,10 +213,9 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
             hint="`fleetctl cutover --to LAYOUT` puts a layout in place",
         )
     number = (to or None) if to is not None else meta.get("previous")
-    if number is None and to is None and _was_rolled_back(observed):
+    if number is None and to is None and (risk := _why_not_to_the_end(observed)):
         raise RefusedError(
-            "the last move to another generation was a rollback, and before generation "
-            f"{current} lies what the boxes ran without fleetctl",
+            f"{risk}, and before generation {current} lies what the boxes ran without fleetctl",
             hint="`fleetctl rollback --to 0` goes back there; `fleetctl history` shows what was changed",
         )
     if number == current:
@@ -253,10 +253,16 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     )
 
 
-def _was_rolled_back(observed: Observed) -> bool:
-    """The last move to another generation was a rollback. What stays in one is not what a rollback takes back."""
+def _why_not_to_the_end(observed: Observed) -> str:
+    """Why a rollback must not end everything unless it is told to; empty where the last move to another generation is
+    known, and was none itself. What stays in a generation is not what a rollback takes back.
+
+    Boxes tell of their last moves alone: many that stayed in a generation may hide the one that did not.
+    """
     moved = [move for move in _done(observed) if not _stays(move)]
-    return bool(moved) and moved[-1].operation == "rollback"
+    if not moved:
+        return "what was done since the last move to another generation hides which one that was"
+    return "the last move to another generation was a rollback" if moved[-1].operation == "rollback" else ""
 
 
 def _done(observed: Observed) -> list[MoveFacts]:
@@ -274,7 +280,7 @@ def _not_taken_back(observed: Observed) -> list[str]:
     last = next(reversed(_done(observed)), None)
     if last is None or not _stays(last):
         return []
-    told = f"the last change, a {last.operation} by {last.who}, stayed in the generation that is live"
+    told = f"the last change, {with_article(last.operation)} by {last.who}, stayed in the generation that is live"
     back = f"`fleetctl history {last.move}` has the commands that take its repairs back"
     return [f"{told}: this rollback does not take it back" + (f"; {back}" if last.operation == "doctor" else "")]
 
@@ -317,7 +323,6 @@ def refuse_unfinished(observed: Observed) -> None:
     lock = observed[box].lock
     mine = lock is not None and (lock.host, lock.pid) == (os.uname().nodename, os.getpid())
     if lock is not None and lock.alive and not mine:
-        raise LockedError(f"a {move.operation} is under way: {lock}", hint="wait until it is done")
-    where = f" from {move.from_layout or 'nothing'} to {move.to_layout or 'nothing'}"
-    where = "" if move.operation in WEIGHTS else where
-    raise UnfinishedError(f"a {move.operation}{where} by {move.who} was cut off", hint=move.ways)
+        raise LockedError(f"{with_article(move.operation)} is under way: {lock}", hint="wait until it is done")
+    where = f" ({move.road})" if move.road else ""
+    raise UnfinishedError(f"{with_article(move.operation)}{where} by {move.who} was cut off", hint=move.ways)

@@ -7,10 +7,11 @@ from typing import Any
 
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.plan.types import Plan, PlannedStep, Stage
-from fleetctl.plan.weights import PRUNE, base_plan, place_of
+from fleetctl.plan.weights import PRUNE, place_of
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import Release
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 from fleetctl.run.weights import LOOK_LIMIT, wanted_places
 from fleetctl.spec.units import size
 
@@ -83,15 +84,14 @@ def plan_prune(subject: Subject, seen: Look, names: Collection[str], *, needed: 
         )
     aside = tuple(step.id for step in steps if step.kind == "aside_weights")
     steps = [step.model_copy(update={"after": aside}) if step.kind == "delete_weights" else step for step in steps]
-    return base_plan(
+    return staying(
         subject.fleet.fleet,
         subject.fleet.proxy.lead,
-        (seen.observed, seen.asked),
+        seen,
         PRUNE,
-        new_move_name(),
         (ASIDE, REMOVE),
         steps,
-        "no engine that serves stops" if steps else "nothing that fleetctl put on a box is unused",
+        why="no engine that serves stops" if steps else "nothing that fleetctl put on a box is unused",
     )
 
 

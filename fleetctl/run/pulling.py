@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 from fleetctl.errors import SpecError
 from fleetctl.plan.types import Plan, PlannedStep, Stage
-from fleetctl.plan.weights import PULL, SPARING, Wanted, base_plan, serving_on
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.plan.weights import PULL, Wanted, serving_on, share_of
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 from fleetctl.run.weights import wanted_places
 from fleetctl.spec.secret import Secret
 from fleetctl.spec.units import size
@@ -34,13 +34,12 @@ def plan_pull(
     wanted = wanted_places(subject.fleet, [model], [on] if on else [])[0]
     box = subject.boxes[wanted.box]
     users = serving_on(seen.observed, [wanted.box])
-    pace = limit if limit is not None else SPARING if users else None
     shared = {
         "model": model,
         "place": wanted.place,
         "env": wanted.place.get("env", {}) or _plain(subject, model),
         "secrets": _secrets(subject, model),
-        "limit": None if pace == math.inf else pace,
+        "limit": share_of(limit, users, 1),
     }
     if "repo" in wanted.place and source is not None:
         raise SpecError(
@@ -58,15 +57,13 @@ def plan_pull(
             step = _step("upload_weights", wanted, said, more)
     else:
         step = _from(source, wanted, shared)
-    return base_plan(
+    return staying(
         subject.fleet.fleet,
         subject.fleet.proxy.lead,
-        (seen.observed, seen.asked),
+        seen,
         PULL,
-        new_move_name(),
         (FETCH,),
         [step],
-        "no engine that serves stops",
         [f"`fleetctl weights push {model}` then brings it to the other boxes"] if len(subject.fleet.boxes) > 1 else [],
     )
 
@@ -108,12 +105,7 @@ def _step(kind: str, wanted: Wanted, said: str, params: dict[str, Any]) -> Plann
 
 
 def _has_library(box: Any, python: str) -> bool:
-    ran = box.run(python, "-c", "import huggingface_hub", check=False, timeout=60) if _there(box, python) else None
-    return ran is not None and ran.rc == 0
-
-
-def _there(box: Any, path: str) -> bool:
-    return bool(box.run("test", "-x", path, check=False).rc == 0)
+    return bool(box.call("hub_library", python=python, timeout=90)["there"])
 
 
 def _secrets(subject: Subject, model: str) -> dict[str, dict[str, Any]]:

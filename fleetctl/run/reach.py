@@ -16,13 +16,16 @@ CLAIM_LIMIT = 30.0  # seconds; an earlier program on the box gets some of them t
 
 
 class Reach:
-    """Claims every box for the holder of the lock ``token``, and again after each new connection."""
+    """Claims every box for the holder of the lock ``token``, and again after each new connection.
 
-    def __init__(self, boxes: Boxes, control: Control, *, token: str, who: str) -> None:
+    ``aside``: for what touches no engine, so that guards go on with their work.
+    """
+
+    def __init__(self, boxes: Boxes, control: Control, *, token: str, who: str, aside: bool = False) -> None:
         self.boxes = boxes
         self.boots: dict[str, str] = {}
         self._control = control
-        self._holder = {"token": token, "who": who}
+        self._holder: dict[str, str | bool] = {"token": token, "who": who, **({"aside": True} if aside else {})}
         self._one_at_a_time = {name: threading.Lock() for name in boxes}
 
     def claim_all(self, instead_of: str) -> None:

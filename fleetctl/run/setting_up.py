@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.errors import BoxError, SpecError
 from fleetctl.facts.setup import SetupFacts
-from fleetctl.facts.types import first_fault, lead_of
+from fleetctl.facts.types import first_fault
 from fleetctl.plan.setup import digest_of, drafts
 from fleetctl.plan.setup_wish import Draft, Remark, Wish
-from fleetctl.plan.types import Gap, Plan, PlannedStep, Stage
+from fleetctl.plan.types import Plan, PlannedStep, Stage
 from fleetctl.remote.program import installed_path, installed_program
 from fleetctl.render.link import Link
-from fleetctl.render.release import Release
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 from fleetctl.spec.fleet import Box, Fleet, PerBox, Placement, Ssh
 from fleetctl.spec.fleet_model import Container, Model, Venv
 from fleetctl.spec.fleet_proxy import Proxy
@@ -224,7 +224,9 @@ def plan_setup(subject: Subject, seen: Look, chosen: Iterable[Draft], there: Ite
         params = {"part": draft.part, "limit": LINK_TRIAL, "peers": peers}
         step = _step("link", "link_keep", draft, last, params, before=[one.id for _, one in links])
         steps.append(step)
-    return plan_of(subject, seen, "setup", (SETUP, LINK), tuple(steps), "nothing that serves is touched")
+    fleet = subject.fleet
+    why = "nothing that serves is touched"
+    return staying(fleet.fleet, fleet.proxy.lead, seen, "setup", (SETUP, LINK), steps, why=why)
 
 
 SETUP = Stage(name="setup", summary="what was chosen, box by box")
@@ -245,41 +247,4 @@ def _step(
         params=params,
         summary=f"{draft.box}: {words}{draft.lines[0]}",
         after=after,
-    )
-
-
-def plan_of(
-    subject: Subject,
-    seen: Look,
-    operation: str,
-    stages: tuple[Stage, ...],
-    steps: tuple[PlannedStep, ...],
-    why: str,
-    warnings: tuple[str, ...] = (),
-) -> Plan:
-    """A plan that leaves the fleet in its generation."""
-    lead = lead_of(seen.observed, subject.fleet.proxy.lead)
-    facts = seen.observed[lead]
-    live = facts.release or Release(fleet=subject.fleet.fleet, layout=None)
-    meta = facts.generations.get(facts.generation or 0) or {}
-    return Plan(
-        move=new_move_name(),
-        fleet=subject.fleet.fleet,
-        operation=operation,
-        playbook=operation,
-        from_layout=live.layout,
-        from_generation=facts.generation,
-        to_layout=live.layout,
-        generation=facts.generation,
-        previous=meta.get("previous"),
-        lead=lead,
-        boxes=tuple(seen.observed),
-        source=live,
-        release=live,
-        stages=stages,
-        steps=steps,
-        gap=Gap(expected=0.0, why=why),
-        warnings=warnings,
-        questions=seen.asked,
-        observed={box: facts.digest() for box, facts in seen.observed.items()},
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fleetctl.facts.types import lead_of
 from fleetctl.plan.types import Gap, Plan, PlannedStep, Stage
 from fleetctl.render.release import Release
@@ -14,10 +16,11 @@ def staying(
     seen: Look,
     operation: str,
     stages: tuple[Stage, ...],
-    steps: tuple[PlannedStep, ...],
-    warnings: tuple[str, ...] = (),
+    steps: Iterable[PlannedStep],
+    warnings: Iterable[str] = (),
+    why: str = "no engine that serves stops",
 ) -> Plan:
-    """The plan of these steps. The layout stays what it is, and no engine that serves stops."""
+    """The plan of these steps. The layout stays what it is; ``why`` says why there is no gap."""
     lead = lead_of(seen.observed, wanted_lead)
     facts = seen.observed[lead]
     live = facts.release or Release(fleet=fleet, layout=None)
@@ -37,9 +40,9 @@ def staying(
         source=live,
         release=live,
         stages=stages,
-        steps=steps,
-        gap=Gap(expected=0.0, why="no engine that serves stops"),
-        warnings=warnings,
+        steps=tuple(steps),
+        gap=Gap(expected=0.0, why=why),
+        warnings=tuple(warnings),
         questions=seen.asked,
         observed={box: facts.digest() for box, facts in seen.observed.items()},
     )

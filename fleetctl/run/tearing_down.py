@@ -10,7 +10,7 @@ from fleetctl.errors import FleetError, RefusedError
 from fleetctl.facts.types import lead_of
 from fleetctl.plan.types import Plan, PlannedStep, Stage
 from fleetctl.run.planning import Look, Subject
-from fleetctl.run.setting_up import plan_of
+from fleetctl.run.staying import staying
 
 LAST = ("sudo", "key of ")
 """Parts that the way into the box rests on: they go when all else has gone."""
@@ -137,7 +137,8 @@ def plan_teardown(subject: Subject, seen: Look, boxes: Collection[str], chosen: 
     drained = serving(subject, seen, boxes)
     warnings = tuple(f"{box} is in the live layout: until the next cutover `status` misses it" for box in drained)
     why = "engines on drained boxes stop" if drained else "nothing that serves is touched"
-    return plan_of(subject, seen, "teardown", (STRIP, PARTS, FOLDERS), tuple(steps), why, warnings)
+    fleet, stages = subject.fleet, (STRIP, PARTS, FOLDERS)
+    return staying(fleet.fleet, fleet.proxy.lead, seen, "teardown", stages, steps, warnings, why)
 
 
 def _strip_words(told: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.facts.types import lead_of
 from fleetctl.plan.types import Plan
+from fleetctl.render.release import Release
 from fleetctl.run.planning import Books, Look, Subject, live_release, plan_cutover, same_on_boxes, target_of
 from fleetctl.run.planning import wanted_release as release_of
 from fleetctl.run.rolling import layout_to_apply
@@ -70,3 +71,17 @@ def plan_upgrade(before: Subject, after: Subject, seen: Look, books: Books) -> P
             hint="`fleetctl apply` brings them there first, so that the upgrade is about the build alone",
         )
     return plan
+
+
+def has_build(plan: Plan, after: Subject, model: str) -> bool:
+    """A plan brings a model to the build that it has in this file: to be told from the upgrade to another one."""
+    wanted = release_of(after, plan.to_layout or "") if plan.to_layout in after.fleet.layouts else None
+    return wanted is not None and _builds(wanted, model) == _builds(plan.release, model)
+
+
+def _builds(release: Release, model: str) -> set[tuple[object, ...]]:
+    return {
+        (engine.binary, engine.image, engine.image_reference if engine.image else None)
+        for engine in release.engines
+        if engine.model == model
+    }

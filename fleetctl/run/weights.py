@@ -15,17 +15,19 @@ from fleetctl.plan.weights import (
     REPAIR,
     ROOM,
     SEND,
-    SPARING,
     Lying,
+    Push,
     Wanted,
-    base_plan,
     disk_refusals,
     push_steps,
     serving_on,
+    share_of,
+    sparing,
     wanted_by,
 )
 from fleetctl.render.layout import render_layout
-from fleetctl.run.planning import Look, Subject, new_move_name
+from fleetctl.run.planning import Look, Subject
+from fleetctl.run.staying import staying
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.problems import near_or_all
 from fleetctl.spec.units import parse_size
@@ -201,7 +203,7 @@ def plan_push(
         wanted += [one for one in wanted_places(fleet, models, (wishes.source,)) if one not in wanted]
     operation = PUSH if found is None else REPAIR
     found = look_at(subject, wanted) if found is None else found
-    steps, refused, serving = [], [], set[str]()
+    pushes, serving = list[Push](), set[str]()
     for model in dict.fromkeys(one.model for one in wanted):
         source, lying = source_of(model, found, wishes.source)
         targets = {
@@ -214,30 +216,25 @@ def plan_push(
         }
         if not targets:
             continue
-        refused += disk_refusals(lying, targets)
-        users = serving_on(seen.observed, (source.box, *targets))
-        serving |= set(users)
-        limit = wishes.limit if wishes.limit is not None else SPARING if users else None
-        pace = None if limit == math.inf else limit
-        steps += push_steps(source, lying, targets, addresses=addresses(fleet), limit=pace, streams=wishes.streams)
-    if refused:
+        serving |= set(serving_on(seen.observed, (source.box, *targets)))
+        pushes.append((source, lying, targets))
+    if refused := disk_refusals(pushes):
         raise RefusedError("\n".join([*refused, "nothing was sent"]), hint="`fleetctl weights prune` shows what can go")
-    notes = []
-    if serving and wishes.limit is None:
-        notes.append(
-            f"{', '.join(sorted(serving))} serves on these boxes: all transfers together take at most "
-            f"{SPARING / 1e6:.0f} MB/s; --limit says another figure"
-        )
-    return base_plan(
+    share = share_of(wishes.limit, serving, sum(len(targets) for _, _, targets in pushes))
+    steps = [
+        step
+        for push in pushes
+        for step in push_steps(*push, addresses=addresses(fleet), share=share, streams=wishes.streams)
+    ]
+    return staying(
         fleet.fleet,
         fleet.proxy.lead,
-        (seen.observed, seen.asked),
+        seen,
         operation,
-        new_move_name(),
         (PROVE, ROOM, SEND),
         steps,
+        sparing(wishes.limit, serving),
         "no engine that serves stops" if steps else "every box has these weights, proven by their checksums",
-        notes,
     )
 
 

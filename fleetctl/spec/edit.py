@@ -230,6 +230,19 @@ def _line_end(text: str, place: int) -> str:
     return "\r\n" if found > 0 and text[found - 1] == "\r" else "\n"
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raises SpecError where `save` could not put anything there: better before hours of work than after them."""
+    folder = path.resolve().parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}."):
+            pass
+    except OSError as error:
+        raise SpecError(
+            f"{path} is to be changed, and {folder} cannot be written: {error.strerror}; nothing was changed",
+            hint="name a copy of it with --fleet, in a folder that is yours",
+        ) from error
+
+
 def save(path: Path, before: str, after: str) -> None:
     """Replace the text of a file, in one move; its mode, a link to it and a byte order mark stay.
 

@@ -40,7 +40,10 @@ def with_launch(text: str, model: str, launch: Mapping[str, Any], source: str = 
 
 def _edited(text: str, model: str, launch: Mapping[str, Any]) -> str:
     here = mapping_in(mapping_in(compose(text, "fleet.yaml"), "models"), model)
-    name, value = next((name, value) for name, value in here.value if name.value == "launch")
+    pair = next(((name, value) for name, value in here.value if name.value == "launch"), None)
+    if pair is None:  # it comes by <<, for other models too: this one gets its own
+        return with_key(text, here, "launch", _flow(launch))
+    name, value = pair
     colon = text.index(":", name.end_mark.index)
     written_here = text[colon + 1 :].lstrip(" \t")[:1] != "*"  # an alias has its marks where its anchor is
     if isinstance(value, yaml.MappingNode) and written_here:

@@ -83,8 +83,9 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(4 * LONGEST + 1)
     except FileNotFoundError:
-        hint = f"{_STARTER}; --fleet or FLEETCTL_FLEET names another file"
-        raise SpecError(f"{path}: there is no such file", hint=hint) from None
+        raise SpecError(
+            f"{path}: there is no such file", hint=f"{_STARTER}; --fleet or FLEETCTL_FLEET names another file"
+        ) from None
     except IsADirectoryError:
         raise SpecError(f"{path} is a directory, not a file", hint=f"write {path}/fleet.yaml") from None
     except PermissionError:

@@ -117,7 +117,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def near_or_all(name: str, known: Iterable[str]) -> str:
-    """For a name that was typed: ``did you mean spark1?`` where something is near, else ``there are spark1, …``."""
+    """For a name that was typed: ``did you mean spark1?`` where one is near, else ``there are spark1, spark2``."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
     if near:

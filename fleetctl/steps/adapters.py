@@ -29,6 +29,8 @@ def send(context: Context, step: PlannedStep, items: list[Record]) -> int:
         for file, (size, _) in files.items():
             offset = told["sent"][file] if told["sent"][file] <= size else 0
             for number, piece in enumerate(_pieces(context, one, file, offset, size)):
+                if context.stopped():
+                    raise OpFailed(step.box, "adapter_put", "Cancelled", "sending was stopped")
                 data = base64.b64encode(piece).decode("ascii")
                 box.call("adapter_put", digest=one["digest"], file=file, offset=offset, data=data)
                 offset += len(piece)

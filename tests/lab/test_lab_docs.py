@@ -213,7 +213,9 @@ def ran(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("page", sorted({shown.page for shown in commands()}, key=lambda page: page == LAST))
+@pytest.mark.parametrize(
+    "page", sorted(dict.fromkeys(shown.page for shown in commands()), key=lambda page: page == LAST)
+)
 def test_every_command_of_a_page_does_what_the_page_says(page: str, office: Path, moving_lab: Lab) -> None:
     if page != "README.md":
         prepared = ran("fleetctl cutover --to replicas", office)

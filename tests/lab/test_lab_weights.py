@@ -145,6 +145,8 @@ def test_a_push_that_was_killed_is_known_and_goes_on_from_where_it_was(
         assert event is not None, running.finish()
         seen = event.get("seen", {})
         came = seen["bytes"] if seen.get("doing") == "receiving" else came
+    claim = json.loads(boxes.sh("box2", "cat /run/fleetctl-claim.json"))
+    assert claim["aside"] and boxes.sh("box2", "ls /var/lib/fleetctl/moving.json 2>/dev/null") == "", "guards go on"
     running.process.kill()
     running.finish()
     staged = "du -s --block-size=1 /srv/models/.tiny.fleetctl-arriving/files 2>/dev/null | cut -f1"

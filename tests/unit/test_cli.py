@@ -46,7 +46,7 @@ def test_every_command_has_help() -> None:
         (["cutover"], "--to LAYOUT"),
         (["cutover", "--to", "a", "--plan", "b"], "not both"),
         (["cutover", "--to", "split", "-f", "bad.yaml"], "bad.yaml:2:1"),
-        (["cutover", "--to", "split", "--playbook", "missing.yaml"], "cannot read the playbook missing.yaml"),
+        (["cutover", "--to", "split", "--playbook", "missing.yaml"], "missing.yaml cannot be read"),
         (["web", "--listen", "9791"], "is not ADDRESS:PORT"),
         (["web", "--listen", "127.0.0.1:99999"], "is not ADDRESS:PORT"),
         (["setup", "-f", "missing.yaml"], "missing.yaml: there is no such file"),

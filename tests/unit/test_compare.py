@@ -116,6 +116,9 @@ def test_a_mix_of_the_same_name_with_other_lengths_or_a_shared_beginning_is_anot
 def test_records_that_are_damaged_or_by_another_version_do_not_hide_the_others() -> None:
     good = a_run("split").model_dump(mode="json")
     assert len(read_runs([{}, {**good, "figures": 1}, {**good, "new": "thing"}, 4])) == 1
+    for no_number in (float("nan"), float("inf"), None, "much"):
+        damaged = {**good, "figures": {**good["figures"], "tokens_out_rate": no_number}}
+        assert read_runs([damaged, {**good, "at": no_number}, good]) == read_runs([good])
 
 
 def test_what_a_restart_takes_is_the_model_a_share_of_it_or_nothing() -> None:

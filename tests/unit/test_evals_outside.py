@@ -205,3 +205,20 @@ def test_a_port_of_this_machine_leads_to_a_tunnel_as_long_as_it_is_needed(tmp_pa
             assert [httpx.get(url, trust_env=False).text for _ in range(2)] == ["yo", "yo"]
         with pytest.raises(httpx.ConnectError):
             httpx.get(url, trust_env=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"total_points": float("nan")}, {"max_points": 0}, {"total_points": 9e99}, {"total_points": -1},
+     {"category_scores": [3]}, {"scenario_results": {"a": 1}}, {"scenario_results": [{"scenario_id": 1}]}],
+)  # fmt: skip
+def test_results_that_no_floor_could_hold_are_no_score(programs: Path, changes: dict[str, Any]) -> None:
+    program(programs, "tool-eval-bench", {**BENCH, "scores": {**BENCH["scores"], **changes}})
+    with pytest.raises(EngineError, match="gave no score"):
+        asked("tool-eval-bench")
+
+
+def test_of_a_program_that_talks_without_end_the_last_words_are_shown(programs: Path) -> None:
+    program(programs, "tool-eval-bench", None, "head -c 50000000 /dev/zero | tr '\\0' x; echo; echo the end")
+    with pytest.raises(EngineError, match=r"the end$"):
+        asked("tool-eval-bench")

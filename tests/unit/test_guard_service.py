@@ -256,6 +256,8 @@ def test_a_claim_a_move_that_was_cut_off_and_a_drained_box_are_left_alone(
     with open(tmp_path / "CLAIM") as claim:
         fcntl.flock(claim, fcntl.LOCK_EX)
         assert box.held() == "ann works on the fleet"
+        (tmp_path / "CLAIM").write_text('{"who": "ann", "aside": true}')
+        assert "bob" in box.held(), "what touches no engine holds no guard back; a move that was cut off does"
     for name in ("MOVING", "DRAINED"):
         (tmp_path / name).write_text("{")
         assert box.held(), "damaged is there too"
@@ -349,6 +351,23 @@ def test_a_claim_waits_until_the_proxies_have_heard_that_the_guard_lets_a_copy_b
     threading.Thread(target=guard, daemon=True).start()
     lock.claim(Call(1, lambda message: None), "token", "me")
     assert let_in and time.monotonic() - let_in[0] >= lock.HEARD
+
+
+def test_a_claim_for_what_touches_no_engine_lets_the_guard_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CLAIM", "MOVING", "DRAINED"):
+        monkeypatch.setattr(box, name, str(tmp_path / name))
+    monkeypatch.setattr(lock, "CLAIM", str(tmp_path / "CLAIM"))
+    monkeypatch.setattr(lock, "_claimed", [])
+    stopped: list[str] = []
+    monkeypatch.setattr(lock, "_stop_the_guard", lambda call: stopped.append(box.held()))
+    lock.claim(Call(1, lambda message: None), "token", "ann", aside=True)
+    assert (lock.read_claim()["token"], box.held(), stopped) == ("token", "", [])
+    for _ in range(2):  # a move by the same program: the guard is waited for once
+        lock.claim(Call(1, lambda message: None), "token", "ann")
+    assert stopped == ["ann works on the fleet"]
+    lock.claim_release(Call(2, lambda message: None))
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,9 @@ def test_what_cannot_be_tried_is_refused_with_the_way_out(
         ({}, "speculative_tokens", "has no speculative:"),
         ({"models__qwen__arguments": ["-sc", "{}"]}, "speculative_tokens", "write it under speculative:"),
         ({"layouts__replicas__qwen__copies": CACHED}, "memory_share", "kv_cache_memory"),
+        ({"models__qwen__runtime": "sglang"}, "batched_tokens", "is a flag of vLLM, and qwen is served by SGLang"),
+        ({"models__qwen__runtime": "infinity"}, "batched_tokens", "is a flag of vLLM, and qwen is served by infinity"),
+        ({"models__qwen__runtime": "infinity"}, "memory_share", "infinity takes no share of memory"),
     ],
 )
 def test_a_setting_that_the_copy_does_not_have_is_named(changes: dict[str, Any], setting: str, says: str) -> None:

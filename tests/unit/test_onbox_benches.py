@@ -38,3 +38,11 @@ def test_a_place_that_cannot_be_written_is_named(file: Path, monkeypatch: pytest
     monkeypatch.setattr(benches, "FILE", "/proc/benches.jsonl")
     with pytest.raises(OpError, match=r"/proc/benches\.jsonl cannot be written"):
         benches.bench_note(CALL, {})
+
+
+@pytest.mark.parametrize("torn", ['{"at": 2, "lay', '{"at": ' + "[" * 5000, "\u2028", '{"at": 2'])
+def test_a_line_that_was_cut_off_takes_no_later_one_with_it(file: Path, torn: str) -> None:
+    benches.bench_note(CALL, {"at": 1})
+    file.write_text(file.read_text() + torn)
+    benches.bench_note(CALL, {"at": 3})
+    assert benches.benches(CALL) == [{"at": 1}, {"at": 3}]

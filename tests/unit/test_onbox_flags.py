@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleetctl.onbox import flags
-from fleetctl.onbox.main import Call
+from fleetctl.onbox.main import Call, OpError
 
 
 @pytest.fixture
@@ -71,3 +71,16 @@ def test_no_more_answers_are_kept_than_a_few(program: Path, monkeypatch: pytest.
     for number in range(6):
         ask(program, env={"A": str(number)})
     assert len(list(Path(flags.KEPT).iterdir())) == 3
+
+
+def test_an_answer_that_cannot_be_kept_is_told_all_the_same(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flags, "KEPT", "/proc/self/none")
+    assert ask(program)["text"] == "  --flag X\n"
+
+
+def test_an_image_whose_engine_is_gone_is_not_asked(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise OpError("no program docker here")
+
+    monkeypatch.setattr(flags, "image_build", gone)
+    assert ask(program, image=["docker", "x"]) == {"why": "no program docker here"}

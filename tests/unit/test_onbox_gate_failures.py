@@ -63,3 +63,10 @@ def test_long_answers_in_one_line_are_cleaned_in_a_moment(moves: Path) -> None:
     for text in ('{"token": "' * 20_000, "x" * 256 * 1024, "password " * 25_000, "a:b@" * 60_000, "-u a:" * 50_000):
         gate_failures.gate_keep(CALL, "m", failure(text))
     assert time.monotonic() - began < 60
+
+
+def test_a_gate_with_a_long_name_is_kept_and_a_time_that_is_none_breaks_no_list(moves: Path) -> None:
+    path = Path(gate_failures.gate_keep(CALL, "m", failure(gate="evals/" + "x" * 300 + ".jsonl", at=[]))["path"])
+    assert path.parent == moves / "m/gates"
+    gate_failures.gate_keep(CALL, "m", failure(gate="b", at="soon"))
+    assert len(gate_failures.gate_failures(CALL, "m")) == 2

@@ -10,7 +10,7 @@ import pytest
 from checkpoints import llama, write_model
 from hub_server import hub_of
 
-from fleetctl.onbox.hub import fetch_weights, variables
+from fleetctl.onbox.hub import fetch_weights, hub_library, variables
 from fleetctl.onbox.main import Call, OpError
 
 
@@ -53,6 +53,11 @@ def test_an_engine_without_the_library_or_a_python_fetches_its_own(tmp_path: Pat
     bare.write_text("#!/bin/sh\nexit 3\n")
     bare.chmod(bare.stat().st_mode | stat.S_IXUSR)
     assert fetch({}, python=str(bare))["left"] == f"{bare} has no huggingface_hub"
+
+
+@pytest.mark.parametrize(("python", "there"), [(sys.executable, True), ("/bin/false", False), ("/none/python", False)])
+def test_whether_a_box_can_fetch_is_asked_of_the_engines_own_python(python: str, there: bool) -> None:
+    assert hub_library(Call(1, lambda message: None), python) == {"there": there}
 
 
 def test_secrets_are_read_as_systemd_reads_them(tmp_path: Path) -> None:

@@ -44,3 +44,19 @@ def test_only_the_end_of_a_long_journal_is_read(file: Path, monkeypatch: pytest.
         journal.journal_append(CALL, "m", {"type": "begin", "id": str(number)})
     journal.journal_append(CALL, "m", {"type": "begin", "id": "49"})
     assert [record["id"] for record in records(file)] == [str(number) for number in range(50)]
+
+
+@pytest.mark.parametrize(("result", "told"), [("done", ["m0", "m3", "m4"]), ("undone", ["m3", "m4"])])
+def test_the_last_move_to_another_generation_is_told_behind_however_many_that_stayed(
+    file: Path, monkeypatch: pytest.MonkeyPatch, result: str, told: list[str]
+) -> None:
+    monkeypatch.setattr(journal, "names", lambda: [f"m{number}" for number in range(5)])
+    for number in range(5):
+        folder = file.parent.parent / f"m{number}"
+        folder.mkdir()
+        meta = {"operation": "lora push", "from_generation": 2, "generation": 2 if number else 3, "who": "ann"}
+        (folder / "meta.json").write_text(json.dumps({**meta, "from_layout": "a", "to_layout": "a"}))
+        (folder / "plan.json").write_text("{}")
+        end = {"type": "end", "result": "done" if number else result}
+        (folder / "journal.jsonl").write_text('{"type": "plan"}\n' + json.dumps(end) + "\n")
+    assert [move["move"] for move in journal.moves(last=2)] == told

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from planned import GIB, boxes_in, layout, plan
 
+from fleetctl.errors import StepError
 from fleetctl.facts.types import PathFacts
+from fleetctl.plan.ahead import verify_weights
+from fleetctl.plan.difference import compare
+from fleetctl.plan.draft import Move
+from fleetctl.plan.types import PlannedStep
+from fleetctl.steps.ahead import VerifyWeights
+from fleetctl.steps.base import Context
 
 SPLIT, COPIES = layout("split"), layout("replicas")
 
@@ -71,3 +79,37 @@ def test_weights_of_a_hub_id_are_fetched_with_the_engines_own_python_and_setting
     (place,) = next(step for step in made.steps if step.kind == "verify_weights").params["places"]
     assert place["place"] == {"repo": "org/qwen", "revision": "", "env": {"HF_HOME": "/srv/hub"}}
     assert list(place["others"]) == ["b"]
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_the_way_back_waits_for_no_checksums(lenient: bool) -> None:
+    move = Move(SPLIT, COPIES, seen(71), compare(SPLIT, COPIES, seen(71), 2), 2, "a", lenient=lenient)
+    drafts = list(verify_weights(move))
+    assert [draft.params.get("lenient", False) for draft in drafts] == [lenient] * 2
+    assert all(("are whole on" in draft.summary) == lenient for draft in drafts)
+
+
+@pytest.mark.parametrize(
+    ("state", "fault", "says"),
+    [
+        ("missing", "the weights /m are not there", 0),
+        ("broken", "are not complete: a.safetensors", 0),
+        ("unproven", "", 1),
+        ("touched", "", 1),
+        ("proven", "", 0),
+    ],
+)
+def test_weights_that_are_whole_are_enough_for_the_way_back(state: str, fault: str, says: int) -> None:
+    box = SimpleNamespace(call=lambda op, **args: [{"state": state, "broken": ["a.safetensors"]}])
+    said: list[str] = []
+    boxes: Any = {"a": box}
+    nothing: Any = None
+    context = Context(nothing, boxes, lambda file: "", lambda step, told: said.append(told["log"]))
+    params = {"places": [{"model": "qwen", "place": {"folder": "/m"}, "others": {}}], "lenient": True}
+    step = PlannedStep(id="s", kind="verify_weights", stage="x", box="a", target="a", params=params, summary="")
+    if fault:
+        with pytest.raises(StepError, match=fault):
+            VerifyWeights().do(context, step)
+    else:
+        assert VerifyWeights().do(context, step) == {"qwen": {"state": state}}
+    assert len(said) == says and all("fleetctl weights verify qwen" in text for text in said)

@@ -105,10 +105,10 @@ def test_an_image_takes_its_size_twice_where_it_arrives_and_lies_on_one_disk(
     assert (missing_room(10 * GIB, there(free, *devices)) is None) == fits
 
 
-def test_all_disks_have_room_before_anything_is_sent_and_all_share_the_limit() -> None:
+def test_all_disks_have_room_before_anything_is_sent() -> None:
     wanted = ImageWanted(engine="podman", name="vllm:v1", boxes=("a", "b", "c"))
     addresses = {box: f"10.1.0.{number}" for number, box in enumerate("abc")}
-    steps = push_steps(wanted, ("a", there(id=ONE, size=GIB)), ["b", "c"], addresses=addresses, limit=200e6)
+    steps = push_steps(wanted, ("a", there(id=ONE, size=GIB)), ["b", "c"], addresses=addresses, share=100e6)
     assert [step.kind for step in steps] == ["image_room", "image_room", "send_image", "send_image"]
     assert {step.after for step in steps[2:]} == {tuple(step.id for step in steps[:2])}
     assert [step.params["limit"] for step in steps[2:]] == [100e6, 100e6]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from test_starter import survey
 
 from fleetctl.cli.starter import advise, starter_text
@@ -175,3 +177,33 @@ def test_without_a_mix_the_smallest_concurrency_counts_and_where_no_profile_fits
 def test_what_is_written_has_no_long_lines(known: list[Kept]) -> None:
     for model in (OFFICE, OWN):
         assert max(len(line) for line in started(known, model).splitlines()) <= 120
+
+
+BREAKS = ["\n", "\r", "\x85", "\u2028", "\u2029", "\x1b[2J", "\x0b"]
+
+
+@pytest.mark.parametrize("mark", BREAKS, ids=ascii)
+def test_a_profile_that_somebody_shared_puts_nothing_else_into_the_file(mark: str) -> None:
+    """Its words are in comments and in values; none of them may end a line and go on as settings."""
+    evil = f"x{mark}evil: 1"
+    settings = {
+        "concurrency": {evil: 3},
+        "speculative": {"method": evil, "num_speculative_tokens": 2, evil: evil, "a: 1}, evil": "}"},
+    }
+    about = [f"concurrency.{evil}", "speculative"]
+    told: dict[str, Any] = yaml.safe_load(TEXT)
+    told |= {"settings": settings, "evidence": [{"about": about, "how": "tune", "told": evil}]}
+    text = started([kept(json.dumps(told))], OWN, evil)
+    fleet = parse_fleet(text, "fleet.yaml")
+    assert fleet.layouts["replicas"]["tiny-1"].concurrency == 3
+    assert all("evil: 1" not in line.partition("#")[0] or "speculative" in line for line in text.splitlines())
+    drafts = fleet.models["tiny-1"].speculative
+    assert drafts is not None and drafts.model_dump()[evil] == evil
+    for key in ("settings", "profile", "date"):
+        value = {"kv_cache_dtype": f"fp8{mark}"} if key == "settings" else f"{told[key]}{mark}"
+        with pytest.raises(SpecError, match=r"mine\.yaml"):
+            kept(
+                json.dumps(
+                    {**told, key: value, "evidence": [{"about": ["kv_cache_dtype"], "how": "tune", "told": "x"}]}
+                )
+            )

@@ -11,8 +11,9 @@ from planned import boxes_in, layout, office
 
 from fleetctl.cli.session import playbooks
 from fleetctl.errors import RefusedError
+from fleetctl.facts.operations import STAYING
 from fleetctl.facts.types import MoveFacts, Observed
-from fleetctl.plan.types import STAYING, Plan
+from fleetctl.plan.types import Plan
 from fleetctl.resources import root_text
 from fleetctl.run import planning
 from fleetctl.run.planning import Look, Subject, plan_rollback
@@ -52,6 +53,14 @@ def test_an_apply_that_stayed_in_its_generation_is_no_way_there_either() -> None
     with pytest.raises(RefusedError, match="move to another generation was a rollback"):
         rolled_back(done(1, "rollback", 2, 1), done(2, "apply", 1, 1))
     assert rolled_back(done(1, "rollback", 2, 1), done(2, "apply", 1, 2)).to_layout is None
+
+
+@pytest.mark.parametrize("operation", STAYING)
+def test_a_move_to_another_generation_that_many_others_hide_does_not_end_everything(operation: str) -> None:
+    """A box tells of its last twenty moves."""
+    with pytest.raises(RefusedError, match="hides which one that was") as refused:
+        rolled_back(*(done(number, operation, 1, 1) for number in range(20)))
+    assert "rollback --to 0" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("operation", [*STAYING, "cutover"])

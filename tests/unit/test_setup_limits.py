@@ -48,6 +48,7 @@ OURS = "/etc/fleetctl/generations/3/files"
         ("drop_page_cache", {"need": 1}),
         ("firewall_restore", {}),
         ("weights_begin", {"place": {"folder": "/models/a"}, "goal": {}}),
+        ("hub_library", {"python": "/opt/vllm/bin/python"}),
         ("weights_look", {"places": [{"repo": "a/b", "env": {"HF_HOME": "/root/.cache/huggingface"}}]}),
         ("weights_goal", {"place": {"repo": "a/b", "env": {"HF_HOME": "/root/.cache/huggingface"}}}),
         ("program_help", {"argv": ["/opt/vllm/bin/vllm", "serve", "--help=all"], "env": {}}),

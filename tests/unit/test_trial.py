@@ -10,7 +10,7 @@ import pytest
 from planned import COPY, boxes_in, layout, office, playbook, unit
 
 from fleetctl.engine.runtimes.flags import flag_values
-from fleetctl.engine.runtimes.vllm import ALIASES
+from fleetctl.engine.runtimes.vllm import ALIASES, VLLM
 from fleetctl.errors import FleetError, RefusedError, SpecError
 from fleetctl.facts.types import MoveFacts
 from fleetctl.onbox.trial import charged
@@ -114,7 +114,7 @@ def test_without_a_share_the_engine_gets_what_it_has_where_nothing_is_known_of_i
 
 def test_the_trial_listens_where_no_proxy_asks_and_lets_the_engine_measure() -> None:
     words = ["serve", "/m", "--host", "10.0.0.2", "--port", "8000", "--kv-cache-memory-bytes", "5", "--seed", "7"]
-    assert trial_arguments([*words, "--middleware", "a", "--middleware", "b"]) == [
+    assert trial_arguments([*words, "--middleware", "a", "--middleware", "b"], VLLM) == [
         *["serve", "/m", "--port", "8000", "--seed", "7", "--middleware", "a", "--middleware", "b"],
         *["--host", LOOPBACK],
     ]

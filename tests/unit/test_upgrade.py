@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fleetctl.errors import SpecError
-from fleetctl.run.upgrading import launch_for
+from fleetctl.run.planning import Subject, wanted_release
+from fleetctl.run.upgrading import has_build, launch_for, upgraded
+from fleetctl.spec.edit import refuse_unwritable
 from fleetctl.spec.edit_launch import with_launch
 from fleetctl.spec.load import parse_fleet
 
@@ -109,3 +113,54 @@ def test_a_launch_that_others_share_is_not_edited_under_their_feet() -> None:
 def test_a_build_that_does_not_exist_is_told_at_its_place() -> None:
     with pytest.raises(SpecError, match=r"models\.named\.launch\.build: there is no build \"v31\"; did you mean v3"):
         parse_fleet(TEXT.replace("{build: v32}", "{build: v31}"), "fleet.yaml")
+
+
+BUILDS = TEXT.replace(
+    "    chat: {copies: [a]}",
+    "    chat: {copies: {a: {gpu_memory_utilization: 0.4}}}\n    named: {copies: {a: {gpu_memory_utilization: 0.3}}}",
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "to", "same"),
+    [("chat", "v33", True), ("chat", "/opt/vllm-0.34", False), ("named", "v33", False), ("named", "v32", True)],
+)
+def test_an_upgrade_that_was_cut_off_is_told_from_one_to_another_build(model: str, to: str, same: bool) -> None:
+    """The one that was cut off brought chat to v33."""
+    nothing: Any = None
+    before = Subject(parse_fleet(BUILDS, "fleet.yaml"), BUILDS, nothing)
+    was: Any = SimpleNamespace(to_layout="one", release=wanted_release(upgraded(before, "chat", "v33", "f"), "one"))
+    assert has_build(was, upgraded(before, model, to, "f"), model) is same
+
+
+@pytest.mark.parametrize("flow", [False, True], ids=["block", "flow"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
+def test_a_model_whose_launch_comes_by_a_merge_gets_one_of_its_own(flow: bool, end: str) -> None:
+    keys = ["<<: *b", "served_as: [q]"]
+    model = f"  qwen: {{{', '.join(keys)}}}" if flow else "\n".join(["  qwen:", *(f"    {key}" for key in keys)])
+    lines = [
+        "fleet: f",
+        "boxes: {a: {address: 10.0.0.1, memory: 128GiB, reserve: 16GiB}}",
+        "proxy: {box: a}",
+        "models:",
+        "  base: &b {weights: /m, context: 8192, launch: {venv: /opt/v}, served_as: [b]}",
+        model,
+        "layouts: {r: {qwen: {copies: [a]}}}",
+        "",
+    ]
+    text = "\n".join(lines).replace("\n", end)
+    edited = with_launch(text, "qwen", {"venv": "/opt/new"})
+    fleet = parse_fleet(edited, "fleet.yaml")
+    assert [fleet.launch(name).model_dump()["venv"] for name in ("base", "qwen")] == ["/opt/v", "/opt/new"]
+    assert edited.count("\n") == edited.count(end)
+
+
+def test_a_file_that_could_not_be_written_in_the_end_is_told_in_the_beginning(tmp_path: Path) -> None:
+    link = tmp_path / "fleet.yaml"
+    link.symlink_to("/proc/self/fleet.yaml")
+    with pytest.raises(SpecError, match=r"cannot be written.*nothing was changed"):
+        refuse_unwritable(link)
+    link.unlink()
+    link.write_text("fleet: f\n")
+    refuse_unwritable(link)
+    assert [path.name for path in tmp_path.iterdir()] == ["fleet.yaml"]

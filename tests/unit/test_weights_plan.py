@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fleetctl.cli.show_weights import show_found
 from fleetctl.errors import RefusedError, SpecError
-from fleetctl.plan.weights import Lying, Wanted, disk_refusals, push_steps, wanted_by
+from fleetctl.plan.weights import SPARING, Lying, Wanted, disk_refusals, push_steps, share_of, sparing, wanted_by
 from fleetctl.run.weights import disagreements, parse_limit, source_of
 
 GB = 10**9
@@ -87,10 +87,10 @@ def test_where_it_is_not_clear_who_is_right_nothing_is_sent(
         source_of("qwen", found(**boxes), named)
 
 
-def test_all_disks_are_looked_at_before_anything_is_sent_and_the_limit_is_shared() -> None:
+def test_all_disks_are_looked_at_before_anything_is_sent() -> None:
     targets = {box: (wanted(box), lying("missing")) for box in ("b", "c")}
     addresses = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
-    steps = push_steps(wanted("a"), lying("unproven"), targets, addresses=addresses, limit=200e6, streams=None)
+    steps = push_steps(wanted("a"), lying("unproven"), targets, addresses=addresses, share=100e6, streams=None)
     assert [(step.kind, step.box) for step in steps] == [
         ("prove_weights", "a"),
         ("weights_room", "b"),
@@ -111,8 +111,20 @@ def test_a_disk_that_is_too_small_is_named_with_what_is_missing() -> None:
         "b": (wanted("b"), lying("missing", free=70 * GB)),
         "c": (wanted("c"), lying("missing", free=70 * GB, staged=5 * GB)),
     }
-    (told,) = disk_refusals(lying("proven"), targets)
+    (told,) = disk_refusals([(wanted("a"), lying("proven"), targets)])
     assert told == "b: /models/qwen needs 66.1 GiB on the disk and 65.2 GiB are free: 954 MiB are missing"
+
+
+@pytest.mark.parametrize(("devices", "refused"), [((1, 1), 1), ((1, 2), 0)])
+def test_models_of_one_push_that_fit_a_disk_one_by_one_have_to_fit_it_together(
+    devices: tuple[int, int], refused: int
+) -> None:
+    pushes = [
+        (wanted("a"), lying("proven"), {"b": (wanted("b"), lying("missing", free=100 * GB, device=device))})
+        for device in devices
+    ]
+    told = disk_refusals(pushes)
+    assert len(told) == refused and all("27.0 GiB are free beside the others" in text for text in told)
 
 
 def test_boxes_that_are_proven_and_not_alike_are_a_problem_with_the_names_of_the_files() -> None:
@@ -132,3 +144,22 @@ def test_limits_are_bytes_a_second(text: str | None, rate: float | None) -> None
 def test_what_is_no_limit_is_said_so(text: str) -> None:
     with pytest.raises(SpecError, match="--limit"):
         parse_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("wished", "serving", "transfers", "each"),
+    [
+        (None, ["qwen"], 1, SPARING),
+        (None, ["qwen"], 5, SPARING / 5),
+        (None, [], 5, None),
+        (300e6, [], 3, 100e6),
+        (300e6, ["qwen"], 3, 100e6),
+        (math.inf, ["qwen"], 3, None),
+        (300e6, [], 0, 300e6),
+    ],
+)
+def test_all_transfers_of_a_command_share_its_limit_whatever_models_they_are_of(
+    wished: float | None, serving: list[str], transfers: int, each: float | None
+) -> None:
+    assert share_of(wished, serving, transfers) == each
+    assert bool(sparing(wished, serving)) == (wished is None and bool(serving))

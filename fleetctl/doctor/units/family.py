@@ -14,6 +14,7 @@ from fleetctl.doctor.units.foreign import foreign
 from fleetctl.doctor.units.kinds import CUT_OFF, KINDS
 from fleetctl.doctor.units.ours import at_boot, generation, running, superseded
 from fleetctl.doctor.units.told import UnitsTold
+from fleetctl.facts.operations import with_article
 from fleetctl.facts.types import MoveFacts
 
 
@@ -57,12 +58,11 @@ def find(scene: Scene, told: Mapping[str, UnitsTold]) -> Iterator[Finding]:
 
 
 def _cut_off(box: str, move: MoveFacts) -> Finding:
-    layouts = dict.fromkeys((move.from_layout or "nothing", move.to_layout or "nothing"))
     return CUT_OFF.found(
         box,
         move.move,
-        f"a {move.operation} by {move.who} was cut off",
-        f"{box}:/var/lib/fleetctl/moves/{move.move}: {move.operation} {' → '.join(layouts)}, without an end",
+        f"{with_article(move.operation)} by {move.who} was cut off",
+        f"{box}:/var/lib/fleetctl/moves/{move.move}: {f'{move.operation} {move.road}'.strip()}, without an end",
         fix=move.ways,
     )
 

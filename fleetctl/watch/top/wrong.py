@@ -38,8 +38,7 @@ def remarks(
 def _move(found: Assessment) -> list[Remark]:
     move = found.unfinished
     if move is not None:
-        way = f"{move.from_layout or 'nothing'} → {move.to_layout or 'nothing'}"
-        told = f"{move.operation} {way if move.from_layout != move.to_layout else move.to_layout} by {move.who}"
+        told = f"{f'{move.operation} {move.road}'.strip()} by {move.who}"
         if found.under_way():
             return [Remark("move", f"under way: {told}")]
         return [Remark("wrong", f"cut off: {told}; {move.ways}")]
