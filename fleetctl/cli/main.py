@@ -52,8 +52,26 @@ from fleetctl.cli import (
 NO_READER = 141  # as a shell tells SIGPIPE
 
 
+def _flow(command: Any) -> None:
+    """Let the paragraphs of its help, and of what is below it, take the terminal's lines, not those of the source."""
+    if command is None:
+        return
+    if command.help:
+        command.help = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
+    for below in getattr(command, "commands", {}).values():
+        _flow(below)
+
+
 class _Root(TyperGroup):
-    """Ends as docs/exit-codes.md has it when the reader of a pipe is gone, and at Ctrl-C; click would end with 1."""
+    """Its commands' help flows. It ends as docs/exit-codes.md has it when the reader of a pipe is gone, and at Ctrl-C.
+
+    Click would end with 1.
+    """
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        _flow(command)
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:

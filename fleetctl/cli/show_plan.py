@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 
 from fleetctl.cli.output import hang
-from fleetctl.facts.operations import ASIDE, ON_BOXES, STAYING
+from fleetctl.facts.operations import ASIDE, LORAS, ON_BOXES, STAYING
 from fleetctl.plan.types import Plan
 from fleetctl.spec.units import seconds
 
@@ -22,7 +22,8 @@ def title(plan: Plan) -> str:
         boxes = list(dict.fromkeys(step.box for step in plan.steps)) or list(plan.boxes)
         return f"{plan.operation} of {', '.join(boxes)}"
     if plan.operation in ASIDE:
-        return f"{plan.operation} in {plan.fleet}: {', '.join(dict.fromkeys(step.target for step in plan.steps))}"
+        subjects = ", ".join(dict.fromkeys(step.target for step in plan.steps))
+        return f"{plan.operation} in {plan.fleet}{f': {subjects}' if subjects else ''}"
     if plan.operation in STAYING:
         return f"{plan.operation} in {plan.fleet}, layout {plan.to_layout}"
     origin = plan.from_layout or "nothing of fleetctl"
@@ -38,7 +39,7 @@ def show_plan(plan: Plan, out: Console, *, diffs: bool) -> None:
         if plan.operation in ASIDE:
             out.print(f"nothing to do: {plan.gap.why}", markup=False)
         else:
-            what = "all of it" if plan.operation in ON_BOXES else plan.to_layout
+            what = "all of it" if plan.operation in (*ON_BOXES, *LORAS) else plan.to_layout
             out.print(f"nothing to do: {what} is in place on {', '.join(plan.boxes)}")
         _show_warnings(plan, out)
         return

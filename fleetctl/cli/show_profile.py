@@ -18,11 +18,11 @@ def show_all(known: Sequence[Kept], out: Console) -> None:
     """Print a table: what each is of, when, and how it is known."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title in ("profile", "model", "box", "date", "how", "file"):
-        table.add_column(title, no_wrap=title in ("profile", "date"))
+        table.add_column(title, no_wrap=title in ("profile", "date"), overflow="fold")
     for one in known:
         profile = one.profile
         how = ", ".join(dict.fromkeys(evidence.how for evidence in profile.evidence))
-        file = one.file if one.own else "ships with fleetctl"
+        file = one.file if one.own else "shipped"
         table.add_row(profile.profile, model_words(profile.model), box_words(profile), profile.date, how, file)
     out.print(table)
 

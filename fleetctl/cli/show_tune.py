@@ -79,7 +79,7 @@ def _advised(advice: Advice) -> Text:
 
 def _why(advice: Advice) -> Text:
     if advice.missing is not None:
-        return Text(f"too little is known: {advice.missing} is missing", style="dim")
+        return Text(f"too little is known; missing: {advice.missing}", style="dim")
     return Text(advice.why).append(f"\n{advice.outage}", style="dim")
 
 

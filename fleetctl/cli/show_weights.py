@@ -87,14 +87,16 @@ def show_found(found: Found, wrong: dict[str, list[str]], out: Console) -> None:
     for model, lines in wrong.items():
         for line in lines:
             hang(out, f"[yellow]problem:[/] {escape(f'{model}: {line}')}", 9)
-        out.print(f"  {way_out(model, [lying for one, lying in found if one.model == model])}", markup=False)
+        hang(out, escape(f"  {_way_out(model, [one for one in found if one[0].model == model])}"), 4)
 
 
-def way_out(model: str, lying: list[Lying]) -> str:
-    """The command that helps."""
-    states = {one.state for one in lying}
+def _way_out(model: str, found: Found) -> str:
+    """The command that helps. A folder's files come from where the operator says, a hub id's from the hub."""
+    states = {lying.state for _, lying in found}
     if states <= {"missing", "broken"}:
-        return f"`fleetctl weights pull {model}` fetches them, `fleetctl weights push {model}` brings them to all boxes"
+        origin = " --from FOLDER" if any(wanted.name.startswith("/") for wanted, _ in found) else ""
+        fetched = f"`fleetctl weights pull {model}{origin}` fetches them"
+        return f"{fetched}, `fleetctl weights push {model}` brings them to all boxes"
     if states & {"missing", "broken"}:
         return f"`fleetctl weights push {model}` brings them there"
     if states & {"unproven", "touched"}:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from fleetctl.errors import LabError
 
-Containers = Literal["podman", "docker"] | None
+Containers = Literal["docker", "podman"] | None
 """What runs containers in the boxes of a lab; None: they have nothing of the kind."""
 
 

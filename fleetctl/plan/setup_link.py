@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from fleetctl.facts.setup import SetupFacts
+from fleetctl.facts.setup import InterfaceState, SetupFacts
 from fleetctl.plan.setup_wish import Draft, Remark, Wish
 from fleetctl.render.link import Link, link_part
 
@@ -51,11 +51,21 @@ def _used_before(facts: SetupFacts, link: Link, uses: str | None) -> str | None:
     return path.rsplit("/", 1)[0].removesuffix(".d") if path.endswith("/fleetctl-link.conf") else None
 
 
+def _by_hand(link: Link, state: InterfaceState) -> str:
+    """The commands for what is not so yet: an address that is there already cannot be added once more."""
+    commands = []
+    if all(one.split("/")[0] != link.address.split("/")[0] for one in state.addresses):
+        commands.append(f"ip address add {link.address} dev {link.interface}")
+    if link.mtu not in (None, state.mtu):
+        commands.append(f"ip link set dev {link.interface} mtu {link.mtu}")
+    return "; ".join(commands)
+
+
 def _in_the_way(box: str, link: Link, facts: SetupFacts) -> str | None:
     seen = facts.link
     assert seen is not None and seen.state is not None
     if seen.kind is None:
-        by_hand = f"ip address add {link.address} dev {link.interface}"
+        by_hand = _by_hand(link, seen.state)
         return f"nothing that is known here manages {link.interface}; by hand, until the next boot: {by_hand}"
     if link.mtu is not None and link.mtu > seen.state.most:
         return f"{link.interface} takes an MTU of {seen.state.most} at most, and not {link.mtu}"

@@ -64,6 +64,8 @@ def model_for(fleet: Fleet, model: str | None) -> str:
     takes = [name for name, one in fleet.models.items() if one.loras is not None]
     if model is None and len(takes) == 1:
         return takes[0]
+    if model is not None and model not in fleet.models:
+        raise SpecError(f"there is no model {model}", hint=near_or_all(model, takes or fleet.models))
     if not takes:
         raise SpecError(
             "no model of the fleet takes adapters",
@@ -71,8 +73,6 @@ def model_for(fleet: Fleet, model: str | None) -> str:
         )
     if model is None:
         raise SpecError(f"{', '.join(takes)} take adapters", hint=f"say which: --model {takes[0]}")
-    if model not in fleet.models:
-        raise SpecError(f"there is no model {model}", hint=near_or_all(model, takes))
     if model not in takes:
         raise SpecError(
             f"{model} takes no adapters",

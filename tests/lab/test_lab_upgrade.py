@@ -82,7 +82,7 @@ def test_a_build_that_lacks_a_flag_or_a_value_is_refused_before_anything_is_touc
     gone = "sed -i 's/--enable-prefix-caching //; s/fp8 fp8_ds_mla/fp8_ds_mla/' flags.py"
     build(moving, OLDER, "0.8.0", gone)
     text = with_builds(moving, older=OLDER)
-    text = text.replace("launch: {venv", "arguments: [--enable-prefix-cashing]\n    launch: {venv", 1)
+    text = text.replace("arguments: [", "arguments: [--enable-prefix-cashing, ", 1)
     before, files = pids(moving), moving.picture()
     typed = moving.run("apply", "--yes", text=text)
     for box in BOXES:
@@ -90,7 +90,7 @@ def test_a_build_that_lacks_a_flag_or_a_value_is_refused_before_anything_is_touc
             f"model standin on {box}: vLLM does not know --enable-prefix-cashing; did you mean --enable-prefix-caching?"
         )
         assert (typed.rc, wrong in typed.said) == (5, True), typed
-    fitting = text.replace("[--enable-prefix-cashing]", "[--enable-prefix-caching]")
+    fitting = text.replace("--enable-prefix-cashing", "--enable-prefix-caching")
     assert moving.run("apply", "--yes", text=fitting).rc == 0
     before, files = pids(moving), moving.picture()
     ran, written = upgrade(moving, fitting, "--to", "older")

@@ -4,9 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
+
+from fleetctl.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "templates" / "example.yaml"
@@ -102,3 +107,15 @@ def test_a_value_that_an_option_does_not_take_is_told_in_plain_words(words: str,
     done = fleetctl(*words.split())
     assert done.returncode == 2 and said in done.stderr, done.stderr
     assert not any(foreign in done.stderr for foreign in ("Input should", "Value error", "pydantic")), done.stderr
+
+
+def test_the_paragraphs_of_every_help_take_the_lines_of_the_terminal_and_not_those_of_the_source() -> None:
+    def below(command: Any) -> Iterator[Any]:
+        yield command
+        for one in getattr(command, "commands", {}).values():
+            yield from below(one)
+
+    root: Any = get_command(app)
+    told = [one for name in root.commands for one in below(root.get_command(None, name)) if one.help]
+    assert len(told) > 40
+    assert [one.name for one in told if "\n" in one.help.replace("\n\n", "")] == []

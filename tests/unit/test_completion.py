@@ -42,6 +42,7 @@ def offered(line: str, folder: Path, **environment: str) -> list[str]:
         ("fleetctl capacity calibrate de", ["desk"]),
         ("fleetctl capacity calibrate desk --model ", ["qwen", "small"]),
         ("fleetctl restart q", ["qwen"]),
+        ("fleetctl lora push x --model q", ["qwen"]),
         ("fleetctl logs replicas/", ["replicas/qwen", "replicas/small"]),
         ("fleetctl tune s", ["small", "spark1", "spark2", "split/qwen"]),
         ("fleetctl explain U0", [f"U0{n}" for n in range(1, 10)]),

@@ -47,6 +47,15 @@ def test_what_a_server_refuses_alike_is_one_line_and_each_wrong_answer_has_its_o
     assert [line.split(":")[0] for line in lines[1:]] == [two.id, four.id]
 
 
+def test_an_engine_without_a_tool_parser_gets_the_words_that_give_it_one(capsys: pytest.CaptureFixture[str]) -> None:
+    from fleetctl.cli.eval import _show
+
+    one = SUITE.scenarios[0]
+    for why, told in (('"auto" tool choice requires --tool-call-parser to be set', True), ("no call", False)):
+        _show("tools", "qwen", Score(0.0, {}, (Outcome(one.id, "", 0, why, Reply(wrong=why)),)), False)
+        assert ("arguments: [--enable-auto-tool-choice, --tool-call-parser" in capsys.readouterr().out) is told
+
+
 def test_there_are_twelve_categories_of_five_and_every_tool_is_known() -> None:
     assert len(CATEGORIES) == 12 and len(SUITE.scenarios) == 60
     for one in SUITE.scenarios:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from planned import boxes_in, layout, playbook
+import pytest
+from planned import boxes_in, layout, office, playbook
 
+from fleetctl.errors import SpecError
 from fleetctl.facts.types import Observed
 from fleetctl.plan.adapters import NewAdapter, behind, lacking, push_steps, remove_steps
 from fleetctl.plan.build import build_plan
 from fleetctl.plan.types import Plan, PlannedStep
+from fleetctl.run.adapters import model_for
 
 FILES = {"adapter_config.json": [10, "0" * 64], "adapter_model.safetensors": [20, "1" * 64]}
 LIVE = layout("replicas", models__qwen__loras={"max_lora_rank": 32})
@@ -97,3 +100,19 @@ def test_an_engine_that_starts_has_its_adapters_before_it_is_opened() -> None:
     steps = {step.id: step.after for step in made.steps}
     assert "prove.load_adapters.replicas/qwen@b" in steps["open.open.replicas/qwen@b"]
     assert "prove.gate.replicas/qwen@b" in steps["prove.load_adapters.replicas/qwen@b"]
+
+
+@pytest.mark.parametrize(
+    ("loras", "model", "said"),
+    [
+        (None, None, "no model of the fleet takes adapters"),
+        (None, "qwne", "there is no model qwne\n  did you mean qwen?"),
+        ({"max_lora_rank": 32}, "qwne", "there is no model qwne\n  did you mean qwen?"),
+    ],
+)
+def test_a_model_that_was_typed_wrong_is_told_before_anything_else(
+    loras: dict[str, Any] | None, model: str | None, said: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        model_for(office(models__qwen__loras=loras), model)
+    assert str(caught.value).startswith(said)

@@ -140,11 +140,8 @@ def told(observed: Observed) -> tuple[list[str], list[str], list[str]]:
 
 def test_status_shows_a_drained_box_as_such_and_not_as_a_fault() -> None:
     notes, problems, servers = told(drained().observed)
-    assert (
-        len(notes) == 1
-        and notes[0].startswith("b is drained (since ")
-        and notes[0].endswith("; `fleetctl undrain b` puts it back")
-    )
+    assert len(notes) == 1 and notes[0].startswith("b is drained (since ")
+    assert notes[0].endswith("by ann@desk); `fleetctl undrain b` puts it back")
     assert (problems, servers) == ([], ["up", "drained"])
 
 

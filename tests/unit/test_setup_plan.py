@@ -79,6 +79,18 @@ def test_a_bare_box_gets_its_parts_in_an_order_in_which_each_can_rest_on_those_b
         ("earlyoom", WISH, {"earlyoom": None}, "apt-get update"),
         ("guard", replace(WISH, guard=True), {}, "fleetctl guard install"),
         ("link", replace(WISH, link=LINK), {"link": {**INTERFACE, "kind": None}}, "ip address add"),
+        (
+            "link",
+            replace(WISH, link=replace(LINK, mtu=9000)),
+            {
+                "link": {
+                    **INTERFACE,
+                    "kind": None,
+                    "state": {"addresses": [LINK.address], "mtu": 1500, "most": 9978, "up": True},
+                }
+            },
+            f"until the next boot: ip link set dev {LINK.interface} mtu 9000: nothing was changed",
+        ),
         ("link", replace(WISH, link=LINK), {"link": {**INTERFACE, "state": None}}, "it has enp1s0f0np0, eth0"),
         (
             "link",

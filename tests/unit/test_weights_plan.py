@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
 from typing import Any
 
 import pytest
 from planned import layout
+from rich.console import Console
 
+from fleetctl.cli.show_weights import show_found
 from fleetctl.errors import RefusedError, SpecError
 from fleetctl.plan.weights import SPARING, Lying, Wanted, disk_refusals, push_steps, share_of, sparing, wanted_by
 from fleetctl.run.weights import disagreements, parse_limit, source_of
@@ -27,6 +30,20 @@ def wanted(box: str) -> Wanted:
 
 def found(**boxes: Lying) -> list[tuple[Wanted, Lying]]:
     return [(wanted(box), one) for box, one in boxes.items()]
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (PLACE, "`fleetctl weights pull qwen --from FOLDER` fetches them"),
+        ({"repo": "org/qwen", "revision": None}, "`fleetctl weights pull qwen` fetches them"),
+    ],
+)
+def test_what_helps_is_a_command_that_can_be_run_as_it_stands(place: dict[str, Any], said: str) -> None:
+    out = Console(file=io.StringIO(), width=200)
+    at = Wanted(model="qwen", box="a", place=place)
+    show_found([(at, lying("missing"))], {"qwen": ["it is not there"]}, out)
+    assert isinstance(out.file, io.StringIO) and said in out.file.getvalue()
 
 
 def test_weights_are_wanted_where_a_layout_has_an_engine_of_the_model_once_for_each_place() -> None:
