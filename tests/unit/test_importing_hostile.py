@@ -151,3 +151,10 @@ def test_boxes_and_layouts_are_called_as_fleet_yaml_can_have_them(name: str) -> 
         entries(found, layout=name)
     with pytest.raises(SpecError, match=r"--boxes: .* is no name"):
         entries(found, boxes=[name])
+
+
+@pytest.mark.parametrize("name", ["1", "on", "null", "0x10", "1e3", "A_1", "___"])
+def test_a_server_that_is_called_like_another_thing_of_yaml_is_a_box(name: str) -> None:
+    found = read("x", f"backend b\n  server {name} 10.0.0.7:8000\n", Kind.HAPROXY)
+    fleet = parse_fleet(with_entries(FLEET, sections(entries(found, parse_fleet(FLEET, "x")))), "x")
+    assert "10.0.0.7" in [box.address for box in fleet.boxes.values()]
