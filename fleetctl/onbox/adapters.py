@@ -169,6 +169,9 @@ def adapter_put(call: Call, digest: str, file: str, offset: int, data: str) -> D
         raise OpError("a piece has at most %d bytes" % PIECE)
     folder = "%s/%s" % (SENT, named(digest, "digest", DIGEST))
     private_folder(folder)
+    free = shutil.disk_usage(folder).free
+    if free < len(piece) + SPARE:  # what was announced, adapter_sent has looked at; this is what comes
+        raise OpError("no room in %s: %d bytes are to come and %d are free" % (FOLDER, len(piece), free))
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open("%s/%s" % (folder, file), flags, 0o644)
     try:

@@ -9,11 +9,12 @@ it is taken only with steps about adapters, and the release in it is always the 
 
 import os
 import re
+import shutil
 import sys
 from typing import Any, Callable, Dict, List
 
 from fleetctl.onbox import journal, kept, lock
-from fleetctl.onbox.adapters import DIGEST, MOVE, checked_files, named
+from fleetctl.onbox.adapters import DIGEST, MOVE, SPARE, checked_files, named
 from fleetctl.onbox.main import OpError, Program, take_over_streams
 
 SOCKET = "/run/fleetctl-proxy/admin.sock"
@@ -155,6 +156,15 @@ def _anything(args: Args) -> None:
     """Nothing in the arguments can do harm, or the op itself looks at them."""
 
 
+GROWING = ("journal_open", "journal_append", "adapter_put", "adapters_note")
+
+
+def _room() -> None:
+    """The disk is not filled by this user to the last byte."""
+    if os.path.isdir(kept.VAR) and shutil.disk_usage(kept.VAR).free < SPARE:
+        _refuse("the disk of %s is nearly full" % kept.VAR)
+
+
 OPS: Dict[str, Callable[[Args], None]] = {
     "ping": _anything,
     "facts": _facts,
@@ -190,6 +200,8 @@ def check(name: str, args: Args) -> None:
     """Raise NotAllowedError unless this user may call the op with these arguments."""
     if name not in OPS:
         _refuse("no op %s" % name)
+    if name in GROWING:
+        _room()
     try:
         OPS[name](args)
     except (KeyError, TypeError, AttributeError, IndexError) as error:

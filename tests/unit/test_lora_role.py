@@ -131,3 +131,11 @@ def test_the_release_in_a_journal_is_the_one_of_the_box_and_not_the_users(monkey
     check("journal_open", {"move": PUSH["move"], "plan": plan, "meta": META})
     assert (plan["release"], plan["source"], plan["diffs"]) == ({"mine": True}, {"mine": True}, [])
     assert issubclass(NotAllowedError, Exception)
+
+
+@pytest.mark.parametrize("op", loras_only.GROWING)
+def test_the_disk_is_not_filled_to_its_end(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loras_only.kept, "VAR", str(tmp_path))
+    monkeypatch.setattr(loras_only, "SPARE", 1 << 62)
+    with pytest.raises(NotAllowedError, match="nearly full"):
+        check(op, {"move": "20260101T000000Z-abcd"})

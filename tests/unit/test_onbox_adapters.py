@@ -133,3 +133,9 @@ def test_one_changed_byte_is_found(call: Call, tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
     assert store.changed(call) == {"m/a": "adapter_model.safetensors"}
     assert store.look()["broken"] == {}, "its size is right"
+
+
+def test_pieces_that_nobody_announced_do_not_fill_the_disk(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SPARE", 1 << 62)
+    with pytest.raises(OpError, match="no room in"):
+        store.adapter_put(call, "0123456789abcdef", store.FILES[1], 0, base64.b64encode(b"x").decode())
