@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +19,7 @@ from fleetctl.spec.units import seconds
 class Kept(BaseModel):
     """Base of what is kept on a box: keys that a newer version wrote are ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Latencies(Kept):
@@ -170,10 +171,19 @@ def read_runs(records: Iterable[Any]) -> list[StoredRun]:
     found = []
     for record in records:
         try:
-            found.append(StoredRun.model_validate(record))
+            run = StoredRun.model_validate(record)
         except ValidationError:
             continue
+        if _finite(run.model_dump()):
+            found.append(run)
     return sorted(found, key=lambda run: run.at)
+
+
+def _finite(value: Any) -> bool:
+    """No number in it is infinite or none."""
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 class Wanted(Kept):

@@ -13,7 +13,7 @@ _LIMITS = {"ge": "less than {}", "gt": "not more than {}", "le": "more than {}",
 def plainly(error: typer.BadParameter) -> None:
     """Say it again in plain words, in place, where the words are pydantic's; others are left as they are."""
     cause = error.__cause__
-    told = getattr(cause, "errors", list)()
+    told: list[dict[str, Any]] = getattr(cause, "errors", list)()
     if not told:
         return
     first = told[0]

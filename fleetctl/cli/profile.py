@@ -82,7 +82,7 @@ def save(
     from fleetctl.cli.session import open_fleet
     from fleetctl.errors import SpecError
     from fleetctl.profiles.folders import BESIDE, save_profile
-    from fleetctl.profiles.saved import saved
+    from fleetctl.profiles.saved import saved, understood
     from fleetctl.run.profiling import kept
     from fleetctl.spec.problems import near_or_all
 
@@ -90,8 +90,15 @@ def save(
         models = subject.fleet.models
         if model is not None and model not in models:
             raise SpecError(f"there is no model {model}", hint=near_or_all(model, models))
-        records = [one for one in kept(subject) if model in (None, one["model"])]
+        every = kept(subject)
+        known = [one for one in every if understood(one)]
+        records = [one for one in known if model in (None, one["model"])]
         measured = {key: one.measured for key, one in models.items()}
+    if len(known) < len(every):
+        say(
+            f"{len(every) - len(known)} of the kept measurements are damaged or of another form, and left out",
+            as_json=json,
+        )
     folder = profiles or fleet.resolve().parent / BESIDE
     for one in saved(records, measured, name=name):
         file = folder / f"{one.profile.profile}.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from fleetctl.importing.found import Found, FoundBox, FoundModel, Note, Setting,
 from fleetctl.proxy.lint.findings import Place
 from fleetctl.spec.fleet import Box, Fleet
 from fleetctl.spec.problems import near_or_all
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")  # as fleet.yaml has them
 
 
 @dataclass
@@ -69,6 +72,9 @@ def entries(
 
     Raises SpecError for a box or a model that there is not, and a layout that there is already.
     """
+    for option, name in [*(("--boxes", box) for box in boxes), *([("--layout", layout)] if layout is not None else [])]:
+        if not _NAME.fullmatch(name):
+            raise SpecError(f"{option}: {name!r} is no name", hint="names are lower-case letters, digits and dashes")
     made = Entries(found.kind, proxy=dict(found.proxy), notes=sorted(found.notes))
     there = _boxes(made, found, fleet)
     _known(boxes, {*there, *(fleet.boxes if fleet is not None else ()), *(boxes if fleet is None else ())}, "box")

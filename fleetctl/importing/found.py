@@ -120,7 +120,9 @@ def as_name(text: str, fallback: str = "model") -> str:
     last = text.rstrip("/").rsplit("/", 1)[-1]
     name = re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:31].strip("-") or fallback
     # YAML takes 123, on, null and 2026-01-01 for something else than a name.
-    return name if yaml.compose(name).tag == "tag:yaml.org,2002:str" else f"{fallback}-{name}"[:31].strip("-")
+    node = yaml.compose(name)
+    plain = node is not None and node.tag == "tag:yaml.org,2002:str"
+    return name if plain else f"{fallback}-{name}"[:31].strip("-")
 
 
 def unlike(name: str, taken: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ import re
 from fleetctl.importing.found import Found, FoundBox, Setting, as_name, unlike
 from fleetctl.proxy.lint.findings import Place
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 _ADDRESS = re.compile(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
 
 
@@ -24,7 +23,7 @@ def add_server(found: Found, place: Place, address: str, *, name: str = "", conc
     if any(box.address == host for box in found.boxes):
         found.note(place, f"{host} is there already: a box has one engine of a model")
         return
-    wanted = name if _NAME.fullmatch(name) else as_name(name, "") if name else ""
+    wanted = as_name(name, "box") if any(mark.isalnum() for mark in name) else ""
     if not wanted:
         wanted = f"box{len(taken) + 1}" if _ADDRESS.fullmatch(host) else as_name(host.split(".")[0], "box")
     found.boxes.append(FoundBox(place, unlike(wanted, taken), host, port, concurrency))

@@ -7,6 +7,7 @@ transfer that was cut off has left there is not trusted: it is read, and what ha
 import hashlib
 import json
 import os
+import stat
 from typing import Any, Dict, List, Optional, Tuple
 
 from fleetctl.onbox.main import Call, OpError, op
@@ -23,17 +24,22 @@ Job = Tuple[int, int, int]
 
 def goal_place(asked: Dict[str, Any], goal: Goal) -> Place:
     """Where weights arrive. OpError for a goal that would leave it."""
+    checked_names(goal)
+    commit = goal["commit"] if "repo" in asked else ""
+    place = place_of(asked, safe(commit) if commit else "", file=goal["one_file"])
+    if place is None:
+        raise OpError("the hub's cache here has no revision of %s, and none was named" % asked["repo"])
+    return place
+
+
+def checked_names(goal: Goal) -> None:
+    """OpError for a goal with a name that would leave the place."""
     for name, one in goal["files"].items():
         safe(name)
         if one["blob"]:
             safe(one["blob"])
     for ref in goal["refs"]:
         safe(ref)
-    commit = goal["commit"] if "repo" in asked else ""
-    place = place_of(asked, safe(commit) if commit else "", file=goal["one_file"])
-    if place is None:
-        raise OpError("the hub's cache here has no revision of %s, and none was named" % asked["repo"])
-    return place
 
 
 def existing(place: Place, name: str, blob: str) -> Optional[str]:
@@ -83,6 +89,8 @@ def weights_begin(call: Call, place: Dict[str, Any], goal: Goal) -> Dict[str, An
     there = set(known_there(where, goal))
     rest = [name for name in names if name not in there]
     files = os.path.join(where.staging, "files")
+    if os.path.lexists(where.staging):
+        refuse_others(where.staging)
     os.makedirs(files, exist_ok=True)
     os.chmod(where.staging, 0o700)
     _remove_others(files, set(names))
@@ -200,6 +208,17 @@ def load(place: Place, name: str) -> Any:
     """``goal.json`` or ``jobs.json`` of a transfer that was begun. OpError where none was."""
     try:
         with open(os.path.join(place.staging, name), encoding="utf-8") as source:
-            return json.load(source)
+            value = json.load(source)
     except (OSError, ValueError) as error:
         raise OpError("the transfer to %s was not begun: %s" % (place.key, error)) from None
+    refuse_others(place.staging)
+    if name == "goal.json":
+        checked_names(value)
+    return value
+
+
+def refuse_others(staging: str) -> None:
+    """OpError unless the folder beside is one that fleetctl made: whose folder it is in may put another there."""
+    found = os.lstat(staging)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise OpError("%s is in the way, and is not fleetctl's: look at it, and remove it" % staging)

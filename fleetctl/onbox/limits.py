@@ -9,36 +9,41 @@ import re
 import syslog
 from typing import Any, Callable, Dict, List
 
-PLACES = ("/etc/fleetctl/", "/var/lib/fleetctl/")
+from fleetctl.onbox.limited_places import is_ours, of_files, of_folders, of_weights
+from fleetctl.onbox.limited_programs import (
+    asks_for_help,
+    fetches,
+    makes_container,
+    of_images,
+    of_trial,
+    of_units,
+    program_in,
+)
+
 UNITS = re.compile(r"/etc/systemd/system/(fleetctl-[^/]+|[^/]+\.d/fleetctl[^/]*\.conf)$")
 CHECKS = (
     ("systemd-analyze", "verify", "--man=no"),
     ("haproxy", "-c", "-f"),
     ("python3", "-I"),
 )  # each followed by paths in fleetctl's places, and the last by the word "check" between two of them
-SYSTEMS = re.compile(r"/(bin|boot|dev|etc|lib[^/]*|proc|root/\.(?!cache/)[^/]*|run|sbin|sys|usr|var/(lib|spool))(/|$)")
 ON_UNITS = (("systemctl", "reload"), ("systemctl", "reset-failed"))  # of fleetctl's units
 RDMA = re.compile(r"ib_(write|read|send)_(bw|lat)$")  # of perftest, for `fleetctl link test`
 MOVE = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]*$")
 QUIET = ("ping", "facts", "watch", "clock", "lock_beat", "unit_states")  # asked all the time; they change nothing
 
 _READ = """
-adapter_read adapters_index adapters_look addresses benches box_kind builds checkpoint_files clock connects
-drained_read engine_processes examine_box examine_clients examine_engines examine_link examine_memory
-examine_processes examine_proxy examine_units facts firewall_before firewall_look fleet_text gate_failures
-generation_read guard_status history image_prove images_look installed journal_lines journal_read
-journal_taken link_interfaces logs memory_left memory_lines model_checksums model_kind ping proxy_figures
-proxy_look proxy_requests start_lines superseded_read superseded_states survey tunings unit_states watch
-weights_kept weights_look
+adapter_read adapters_index adapters_look addresses benches box_kind clock connects drained_read
+engine_processes examine_clients examine_engines examine_link examine_memory examine_processes examine_proxy
+examine_units firewall_before firewall_look fleet_text gate_failures generation_read guard_status history
+journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping proxy_figures
+proxy_requests start_lines superseded_read superseded_states survey tunings unit_states watch
 """
 _DONE = """
 adapter_put adapter_seal adapter_sent adapters_drop adapters_load adapters_note adapters_restore
-adapters_unload await_free await_ready bandwidth_drive bandwidth_serve bench_note claim claim_release
-daemon_reload drained_write end_process fetch_weights firewall_keep firewall_take_back gate_keep
-generation_current generation_remove generations_prune hub_library image_pull image_receive image_send image_tag
-journal_append journal_open lock_beat lock_release lock_take move_begin move_close move_end moves_prune
-proxy_await proxy_idle proxy_open proxy_point proxy_set read_ahead score_note supersede superseded_forget
-superseded_record trial_end trial_run tuning_note unit_enable unit_start unit_stop write_meta
+adapters_unload await_free bandwidth_drive bandwidth_serve bench_note claim claim_release daemon_reload
+drained_write end_process firewall_keep firewall_take_back gate_keep generation_current generation_remove
+generations_prune hub_library journal_append journal_open lock_beat lock_release lock_take move_begin
+move_close move_end moves_prune score_note superseded_forget superseded_record tuning_note write_meta
 """
 ALLOWED = frozenset(_READ.split()) | frozenset(_DONE.split())
 REFUSED = frozenset(("digest", "read", "remedy", "remove", "search_addresses"))
@@ -56,7 +61,8 @@ def within(name: str, args: Dict[str, Any]) -> None:
     if name not in QUIET or not allowed:
         syslog.openlog("fleetctl", 0, syslog.LOG_AUTHPRIV)
         word = "" if allowed else ": refused"
-        syslog.syslog(syslog.LOG_INFO if allowed else syslog.LOG_WARNING, "%s: %s%s" % (who, name, word))
+        what = name + program_in(name, args)
+        syslog.syslog(syslog.LOG_INFO if allowed else syslog.LOG_WARNING, "%s: %s%s" % (who, what, word))
     if not allowed:
         raise NotAllowedError("the sudo of %s is limited here, and %s is beyond that" % (who, name))
 
@@ -66,12 +72,10 @@ def is_allowed(name: str, args: Dict[str, Any]) -> bool:
     move = args.get("move")
     if move is not None and (not isinstance(move, str) or MOVE.match(move) is None):
         return False
-    return name in ALLOWED or (name in RULES and RULES[name](args))
-
-
-def _ours(path: str) -> bool:
-    """In a place of fleetctl; a path that leaves it again is not."""
-    return os.path.normpath(path) == path and path.startswith(PLACES)
+    try:
+        return name in ALLOWED or (name in RULES and RULES[name](args))
+    except (TypeError, AttributeError, LookupError, ValueError):
+        return False  # arguments of no shape that the op has
 
 
 def _runs(args: Dict[str, Any]) -> bool:
@@ -81,18 +85,20 @@ def _runs(args: Dict[str, Any]) -> bool:
     for check in CHECKS:
         if tuple(argv[: len(check)]) == check:
             rest = argv[len(check) :]
-            return bool(rest) and _ours(rest[0]) and all(_ours(word) or word == "check" for word in rest)
+            return bool(rest) and is_ours(rest[0]) and all(is_ours(word) or word == "check" for word in rest)
     if tuple(argv[:2]) in ON_UNITS:
         return bool(argv[2:]) and all(word.startswith("fleetctl-") for word in argv[2:])
-    return RDMA.match(argv[0]) is not None
+    if RDMA.match(argv[0]) is not None:
+        return not any(word.startswith("--o") for word in argv)  # --out_json_file=
+    return argv[:2] == ["test", "-x"] and len(argv) == 3
 
 
 def _installs(args: Dict[str, Any]) -> bool:
     """Files come from fleetctl's places and go to them, and to unit files with its name."""
     paths = list(args.get("paths", [])) + list(args.get("remove", []))
     folder = args.get("folder", "")
-    source = not folder or _ours(folder)
-    return source and all(_ours(path) or UNITS.match(path) is not None for path in paths)
+    source = not folder or is_ours(folder)
+    return source and all(is_ours(path) or UNITS.match(path) is not None for path in paths)
 
 
 def _links(prior: Dict[str, Dict[str, Any]]) -> List[str]:
@@ -104,39 +110,47 @@ def _is_link_of_unit(path: str) -> bool:
     return os.path.normpath(path) == path and path.startswith(("/etc/systemd/system/", "/run/systemd/system/"))
 
 
-def _weights(args: Dict[str, Any]) -> bool:
-    """Weights lie in folders of their own: not where the system, or a user's own settings, are."""
-    return all(os.path.normpath(path) == path and SYSTEMS.match(path) is None for path in _paths(args))
+def _on_proxy(path: Any) -> bool:
+    """The socket of fleetctl's proxy."""
+    return isinstance(path, str) and os.path.normpath(path) == path and path.startswith("/run/fleetctl-proxy/")
 
 
-def _paths(value: Any) -> List[str]:
-    """All absolute paths in the arguments of an op."""
-    if isinstance(value, dict):
-        return [path for one in value.values() for path in _paths(one)]
-    if isinstance(value, list):
-        return [path for one in value for path in _paths(one)]
-    return [value] if isinstance(value, str) and value.startswith("/") else []
+def _probes(args: Dict[str, Any]) -> bool:
+    """An engine is asked over HTTP, not a file."""
+    return str(args.get("url") or "http:").startswith("http:")
 
 
-def _asks_for_help(args: Dict[str, Any]) -> bool:
-    """A program's own words on its flags; which program that is, is the matter of who deploys engines."""
-    argv = args.get("argv", [])
-    loads = [name for name in args.get("env", {}) if name.startswith("LD_")]
-    return bool(argv) and argv[-1].startswith("--help") and not loads
+def _facts(args: Dict[str, Any]) -> bool:
+    """Digests are told of files that fleetctl writes, and programs run are those that run containers."""
+    files = all(is_ours(path) or UNITS.match(path) is not None for path in args.get("secrets") or {})
+    return files and of_images(args)
 
 
-WEIGHTS = "arrive aside back begin delete goal prove receive room serve verify"
+WEIGHTS = "arrive aside back begin delete goal kept look prove receive room serve verify"
+PROXY = "await idle look open point set"
+IMAGES = "images_look image_prove image_pull image_receive image_send image_tag builds examine_box"
+FILES = "checkpoint_files model_checksums model_kind read_ahead"
 RULES: Dict[str, Callable[[Dict[str, Any]], bool]] = {
-    **dict.fromkeys(("weights_" + name for name in WEIGHTS.split()), _weights),
+    **dict.fromkeys(("weights_" + name for name in WEIGHTS.split()), of_weights),
+    **dict.fromkeys(("proxy_" + name for name in PROXY.split()), lambda args: _on_proxy(args.get("path"))),
+    **dict.fromkeys(IMAGES.split(), of_images),
+    **dict.fromkeys(FILES.split(), of_files),
+    **dict.fromkeys(("unit_start", "unit_stop", "unit_enable", "supersede"), of_units),
+    "trial_run": lambda args: of_trial(args) and _probes(args),
+    "trial_end": of_trial,
+    "await_ready": _probes,
+    "facts": _facts,
+    "installed": _installs,
+    "fetch_weights": fetches,
     "run": _runs,
-    "write": lambda args: all(_ours(file.get("path", "")) for file in args.get("files", [])),
+    "write": lambda args: all(is_ours(file.get("path", "")) for file in args.get("files", [])),
     "install": _installs,
     "uninstall": _installs,
-    "firewall_try": lambda args: _ours(args.get("path", "")),
+    "firewall_try": lambda args: is_ours(args.get("path", "")),
     "unsupersede": lambda args: all(_is_link_of_unit(path) for path in _links(args.get("prior", {}))),
     "firewall_restore": lambda args: "include" not in args.get("script", ""),
-    "program_help": _asks_for_help,
-    "container_try": lambda args: os.path.basename((args.get("words") or [""])[0]) in ("docker", "podman"),
-    "adapters_tell": lambda args: args.get("path", "").startswith("/run/fleetctl-proxy/"),
+    "program_help": asks_for_help,
+    "container_try": lambda args: makes_container(args) and of_folders(args.get("folders", [])),
+    "adapters_tell": lambda args: _on_proxy(args.get("path")),
     "drop_page_cache": lambda args: "drop" not in args,
 }

@@ -10,6 +10,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox.arrival import Goal, dump, load
+from fleetctl.onbox.limited_places import SYSTEMS
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.manifests import read_manifest, touched
 from fleetctl.onbox.partstaking import Taking
@@ -36,6 +37,7 @@ def weights_goal(call: Call, place: Dict[str, Any]) -> Goal:
 
 def goal_of(place: Place, manifest: Dict[str, Any]) -> Goal:
     """The goal of a place whose manifest is right."""
+    refuse_links_out(place, list(manifest["files"]))
     first = os.stat(place.path(sorted(manifest["files"])[0]))
     folder = os.stat(place.root)
     return {
@@ -50,6 +52,15 @@ def goal_of(place: Place, manifest: Dict[str, Any]) -> Goal:
             for name, one in manifest["files"].items()
         },
     }
+
+
+def refuse_links_out(place: Place, names: List[str]) -> None:
+    """OpError for a file that is a link to where the system is: whose folder it is need not be allowed to read that."""
+    home = os.path.realpath(place.repository or place.root) + "/"
+    for name in names:
+        path = os.path.realpath(place.path(name))
+        if not path.startswith(home) and SYSTEMS.match(path):
+            raise OpError("%s is a link to %s, which is no weights: nothing is sent" % (place.path(name), path))
 
 
 def _name(ask_for: Any, number: int) -> str:
@@ -72,6 +83,7 @@ def weights_serve(
     manifest = read_manifest(found) if found is not None else None
     if found is None or manifest is None:
         raise OpError("the weights here are not proven")
+    refuse_links_out(found, list(manifest["files"]))
     paths = [found.path(name) for name in sorted(manifest["files"])]
     family = socket.AF_INET6 if ":" in own else socket.AF_INET
     try:

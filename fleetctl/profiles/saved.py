@@ -71,6 +71,23 @@ def _apart(found: Sequence[Saved]) -> list[Saved]:
     return told
 
 
+def understood(record: Record) -> bool:
+    """Whether a profile can be made of what a box has kept: not of what is damaged, or of another version's form."""
+    try:
+        texts = [record[key] for key in ("model", "box", "mix", "kind")]
+        BoxKind.model_validate(record["seen"]["box"])
+        hash((record["over"], *texts))
+        if record["kind"] == "settings":
+            _ran_with("batched_tokens", record["answer"]["chosen"].get("batched_tokens"), [record])
+            return all("setting" in one for one in record["answer"]["verdicts"])
+        _of_group([record], {}, None)
+    except RefusedError:
+        return True  # it is understood, and why it makes no profile is to be said
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
+        return False
+    return all(isinstance(text, str) for text in texts)
+
+
 def _of_group(
     group: Sequence[Record], measured: Mapping[str, Mapping[str, Measured]], name: str | None
 ) -> Saved | None:

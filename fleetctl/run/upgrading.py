@@ -34,6 +34,8 @@ def launch_for(fleet: Fleet, model: str, to: str) -> dict[str, Any]:
         return {"build": to}
     current, runtime = fleet.launch(model), RUNTIMES[fleet.models[model].runtime]
     if to.startswith("/"):
+        if not to.strip("/") or not to.isprintable():
+            raise SpecError(f"--to {to!r} is no path of an environment or of a program")
         program = isinstance(current, Program) or (not runtime.packages and to.rpartition("/")[2] == runtime.program[0])
         return {"program" if program else "venv": to.rstrip("/")}
     if isinstance(current, Container) and _IMAGE.fullmatch(to):

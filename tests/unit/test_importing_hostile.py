@@ -142,3 +142,19 @@ def test_a_value_with_a_line_break_stays_on_its_line(mark: str, end: str) -> Non
     edited = with_entries(text, sections(made))
     assert parse_fleet(edited, "x").models["m"].arguments == ("--x", f"a{mark}evil: 1", "--y", "z")
     assert edited.count("\n") == edited.count(end)
+
+
+@pytest.mark.parametrize("name", ["a:b", "x\ny", "A", "", "-a", "a" * 32, "{a}"])
+def test_boxes_and_layouts_are_called_as_fleet_yaml_can_have_them(name: str) -> None:
+    found = read("x", SERVE, Kind.COMMAND)
+    with pytest.raises(SpecError, match=r"--layout: .* is no name"):
+        entries(found, layout=name)
+    with pytest.raises(SpecError, match=r"--boxes: .* is no name"):
+        entries(found, boxes=[name])
+
+
+@pytest.mark.parametrize("name", ["1", "on", "null", "0x10", "1e3", "A_1", "___"])
+def test_a_server_that_is_called_like_another_thing_of_yaml_is_a_box(name: str) -> None:
+    found = read("x", f"backend b\n  server {name} 10.0.0.7:8000\n", Kind.HAPROXY)
+    fleet = parse_fleet(with_entries(FLEET, sections(entries(found, parse_fleet(FLEET, "x")))), "x")
+    assert "10.0.0.7" in [box.address for box in fleet.boxes.values()]

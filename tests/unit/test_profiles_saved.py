@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from fleetctl.errors import RefusedError
 from fleetctl.onbox import kinds, tunings
 from fleetctl.onbox.main import Call
 from fleetctl.profiles.profile import parse_profile, written
-from fleetctl.profiles.saved import saved
+from fleetctl.profiles.saved import saved, understood
 from fleetctl.spec.fleet_model import Measured
 
 CALL = Call(1, lambda message: None)
@@ -163,3 +166,29 @@ def test_a_model_is_known_by_its_files(
 def test_this_machine_says_what_it_is() -> None:
     told = kinds.box_kind(CALL)
     assert told["memory"] > GIB // 4 and told["machine"]
+
+
+ODD: list[Any] = [None, "x", -1, 1e300, float("nan"), [], [None], {}, {"a": {}}, True]
+
+
+def damaged(value: Any) -> Iterator[Any]:
+    """The value with one thing in it gone, or another in its place."""
+    yield from ODD
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in list(pairs):
+        for other in damaged(inner):
+            changed = copy.deepcopy(value)
+            changed[key] = other
+            yield changed
+        if isinstance(value, dict):
+            yield {name: one for name, one in value.items() if name != key}
+
+
+@pytest.mark.parametrize("whole", [record(), TRIED], ids=["knee", "settings"])
+def test_a_kept_measurement_that_is_damaged_or_older_breaks_no_profile(whole: dict[str, Any]) -> None:
+    assert understood(whole)
+    for one in damaged(whole):
+        if isinstance(one, dict):
+            with contextlib.suppress(RefusedError):
+                for made in saved([kept for kept in (one, record("spark2")) if understood(kept)], {}):
+                    written(made.profile)

@@ -12,6 +12,7 @@ import pytest
 
 from fleetctl.onbox.limits import ALLOWED, REFUSED, RULES, is_allowed
 from fleetctl.remote.program import installed_path, installed_program, ops
+from fleetctl.render.names import TRIAL_UNIT
 
 
 def test_every_op_is_decided_on() -> None:
@@ -52,6 +53,18 @@ OURS = "/etc/fleetctl/generations/3/files"
         ("weights_look", {"places": [{"repo": "a/b", "env": {"HF_HOME": "/root/.cache/huggingface"}}]}),
         ("weights_goal", {"place": {"repo": "a/b", "env": {"HF_HOME": "/root/.cache/huggingface"}}}),
         ("program_help", {"argv": ["/opt/vllm/bin/vllm", "serve", "--help=all"], "env": {}}),
+        ("weights_serve", {"place": {"folder": "/models/a"}, "own": "10.0.0.1", "key": "ab12"}),
+        ("weights_delete", {"one": {"key": "/models/a", "only": "", "repository": "", "staging": False}}),
+        ("trial_run", {"unit": TRIAL_UNIT, "content": "", "url": "http://127.0.0.1:1/health"}),
+        ("unit_start", {"unit": "fleetctl-replicas-qwen@0.service"}),
+        ("image_send", {"engine": "podman", "identity": "sha256:ab"}),
+        ("checkpoint_files", {"path": "/models/a"}),
+        ("fetch_weights", {"python": "/opt/vllm/bin/python", "env": {"HF_HOME": "/models"}, "secrets": ""}),
+        (
+            "container_try",
+            {"words": ["/usr/bin/podman", "run", "--name", "fleetctl-a"], "folders": ["/var/cache/fleetctl/vllm"]},
+        ),
+        ("facts", {"images": [["podman", "a"]], "secrets": {"/etc/fleetctl/secrets/a": {}}}),
         ("unsupersede", {"prior": {"a.service": {"links": {"/etc/systemd/system/x.wants/a.service": "../a"}}}}),
     ],
 )
@@ -95,11 +108,58 @@ def test_what_moves_take_is_allowed(op: str, args: dict[str, Any]) -> None:
         ("program_help", {"argv": ["/bin/sh", "-c", "id"], "env": {}}),
         ("program_help", {"argv": ["vllm", "--help"], "env": {"LD_PRELOAD": "/tmp/x.so"}}),
         ("container_try", {"words": ["/bin/sh", "run"], "folders": []}),
+        ("weights_begin", {"place": {"folder": "root/.ssh"}, "goal": {}}),
+        ("weights_look", {"places": [{"folder": "etc"}]}),
+        ("weights_look", {"places": [{"repo": "a/b", "revision": "../../../etc", "env": {"HF_HOME": "/m"}}]}),
+        ("weights_look", {"places": [{"repo": "a/b", "revision": "", "env": {"HF_HOME": "etc"}}]}),
+        ("weights_kept", {"needed": [{"place": {"folder": "/etc"}, "why": ""}], "stagings": []}),
+        ("weights_delete", {"one": {"key": "etc", "only": "", "repository": "", "staging": False}}),
+        ("weights_begin", {"place": {"folder": "/models/a"}, "goal": {"files": {"../../etc/x": {}}}}),
+        ("trial_run", {"unit": "../../../etc/cron.d/x", "content": "", "url": "http://a"}),
+        ("trial_run", {"unit": "ssh.service", "content": "", "url": "http://a"}),
+        ("trial_run", {"unit": TRIAL_UNIT, "content": "", "url": "file:///etc/shadow"}),
+        ("trial_end", {"unit": "../../../etc/passwd"}),
+        ("unit_enable", {"enable": ["/home/ops/x.service"], "disable": []}),
+        ("unit_start", {"unit": "--root=/tmp"}),
+        ("image_send", {"engine": "/tmp/x", "identity": "a"}),
+        ("image_pull", {"engine": "podman", "image": "--authfile=/etc/shadow"}),
+        ("images_look", {"asked": [["/tmp/x", "a"]]}),
+        ("builds", {"binaries": [], "images": [["/tmp/x", "a"]]}),
+        ("facts", {"images": [["/tmp/x", "a"]]}),
+        ("facts", {"secrets": {"/etc/shadow": {"salt": "a", "mac": "b"}}}),
+        ("installed", {"folder": "/tmp", "paths": ["/etc/shadow"], "absent": []}),
+        ("checkpoint_files", {"path": "/etc"}),
+        ("program_help", {"argv": ["/bin/sh", "-c", "id", "--help"], "env": {}}),
+        ("program_help", {"argv": ["/bin/true", "--help"], "version": ["/bin/sh", "-c", "id"], "env": {}}),
+        ("program_help", {"argv": ["/usr/bin/podman", "run", "-v=/:/host", "a", "--help"], "env": {}}),
+        ("fetch_weights", {"python": "/opt/python", "env": {"PYTHONPATH": "/tmp"}, "secrets": ""}),
+        ("fetch_weights", {"python": "/opt/python", "env": {}, "secrets": "/etc/shadow"}),
+        ("container_try", {"words": ["podman", "run", "--name", "web"], "folders": []}),
+        ("container_try", {"words": ["podman", "run", "--name", "fleetctl-a"], "folders": ["/etc/x"]}),
+        ("proxy_set", {"path": "/run/docker.sock", "states": {}}),
+        ("write", {"files": [{"path": "/var/lib/fleetctl/setup.json", "content": ""}]}),
+        ("run", {"argv": ["ib_write_bw", "--out_json_file=/etc/x"]}),
+        ("unit_start", {"unit": ["a"]}),
         ("no_such_op", {}),
     ],
 )
 def test_what_goes_beyond_a_move_is_refused(op: str, args: dict[str, Any]) -> None:
     assert not is_allowed(op, args)
+
+
+@pytest.mark.parametrize("op", ["checkpoint_files", "weights_serve"])
+@pytest.mark.parametrize("inner", ["", "deep"])
+def test_a_link_in_a_folder_of_weights_does_not_lead_to_the_system(tmp_path: Path, op: str, inner: str) -> None:
+    folder = tmp_path / "model" / inner
+    folder.mkdir(parents=True)
+    path = str(tmp_path / "model")
+    args: dict[str, Any] = {"path": path} if op == "checkpoint_files" else {"place": {"folder": path}, "key": "a"}
+    assert is_allowed(op, args)
+    (folder / "config.json").symlink_to("/etc/shadow")
+    assert not is_allowed(op, args)
+    (tmp_path / "link").symlink_to("/etc")
+    through = str(tmp_path / "link" / "cron.d")
+    assert not is_allowed(op, {"path": through} if op == "checkpoint_files" else {"place": {"folder": through}})
 
 
 def test_the_path_of_the_installed_program_tells_its_version() -> None:

@@ -164,3 +164,9 @@ def test_a_file_that_could_not_be_written_in_the_end_is_told_in_the_beginning(tm
     link.write_text("fleet: f\n")
     refuse_unwritable(link)
     assert [path.name for path in tmp_path.iterdir()] == ["fleet.yaml"]
+
+
+@pytest.mark.parametrize("to", ["/", "//", "/a\nb", "/a\0b", "/a\u2028b"])
+def test_a_path_that_is_none_is_said_to_be_none(to: str) -> None:
+    with pytest.raises(SpecError, match="is no path"):
+        launch_for(parse_fleet(TEXT, "fleet.yaml"), "chat", to)

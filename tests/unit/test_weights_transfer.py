@@ -197,3 +197,46 @@ def test_holes_end_what_is_there(tmp_path: Path) -> None:
         assert data_end(file.fileno(), 2**20, 2 * 2**20) == (2 * 2**20, True)
         assert data_end(file.fileno(), 2**20, 3 * 2**20) == (2 * 2**20, False)
     assert HERE
+
+
+@pytest.mark.parametrize("made", ["a link", "somebody's folder"])
+def test_what_somebody_put_where_weights_arrive_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    _, source, target, asked = places(tmp_path, PART + 5)
+    goal = goal_from(source)
+    aside = tmp_path / "aside"
+    (aside / "files").mkdir(parents=True)
+    (aside / "files" / "theirs").write_text("theirs")
+    staging = target.parent / f".{target.name}.fleetctl-arriving"
+    if made == "a link":
+        staging.symlink_to(aside)
+    else:
+        aside.rename(staging)
+        aside = staging
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OpError, match="is not fleetctl's"):
+        weights_begin(call(), asked, goal)
+    with pytest.raises(OpError):
+        weights_arrive(call(), asked, by="push", **short(goal))
+    assert (aside / "files" / "theirs").read_text() == "theirs"
+
+
+def test_a_goal_that_was_exchanged_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    _, source, target, asked = places(tmp_path, PART + 5)
+    goal = goal_from(source)
+    weights_begin(call(), asked, goal)
+    staging = target.parent / f".{target.name}.fleetctl-arriving"
+    forged = dict(goal, files={"../../out": next(iter(goal["files"].values()))}, there=[], right=[])
+    arrival.dump(str(staging / "goal.json"), forged)
+    arrival.dump(str(staging / "jobs.json"), [])
+    with pytest.raises(OpError, match="no name of a file"):
+        weights_arrive(call(), asked, by="push", **short(goal))
+
+
+def test_a_link_to_a_file_of_the_system_is_not_sent_with_a_model(tmp_path: Path) -> None:
+    folder, source, _, _ = places(tmp_path, 5)
+    (folder / "notes.txt").symlink_to("/etc/passwd")
+    weights_prove(call(), source)
+    with pytest.raises(OpError, match="is a link to /etc/passwd"):
+        weights_goal(call(), source)
