@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
-from planned import OFFICE
+from planned import OFFICE, layout
 from rich.console import Console
 
-from fleetctl.cli.show_clients import _grid, event
+from fleetctl.cli.show_clients import Table, _grid, event
 from fleetctl.facts.clients import Client
 from fleetctl.facts.direct import Caller, Requests
 
@@ -77,3 +79,12 @@ def test_what_is_not_known_is_shown_as_unknown_and_not_as_zero() -> None:
     assert "python3 /opt/batch.py (pid 41, batch.service)" in second and second.count("unknown") == 2
     assert [event(client)["direct"] for client in seen] == [True, True]
     json.dumps([event(client) for client in seen])
+
+
+def test_a_watch_in_a_pipe_says_what_it_watches_and_that_nobody_came(capsys: pytest.CaptureFixture[str]) -> None:
+    told: Any = SimpleNamespace(live=layout("replicas"), refused={}, away={})
+    Table(told).end()
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("watching replicas/qwen@a, replicas/qwen@b") and last.startswith(
+        "nobody talked to an engine"
+    )

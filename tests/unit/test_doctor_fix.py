@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from examined import scene
 
+from fleetctl.cli.doctor import _show
 from fleetctl.doctor.finding import Command, Ending, Finding, Remedy
 from fleetctl.doctor.units.kinds import OTHER_AT_BOOT
 from fleetctl.plan.types import Plan
@@ -72,3 +74,11 @@ def test_every_command_is_shown_as_it_could_be_typed_with_the_one_that_takes_it_
 def test_a_plan_of_repairs_comes_back_from_the_journal_as_it_was() -> None:
     made = plan(remediable(FOUND, []))
     assert Plan.model_validate(json.loads(made.model_dump_json())) == made
+
+
+def test_what_was_said_before_a_fix_is_a_line_afterwards_and_not_all_of_it_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for again, lines in ((False, 3), (True, 1)):
+        _show(finding("a", "x", None), again=again)
+        assert len(capsys.readouterr().out.splitlines()) == lines
