@@ -89,11 +89,15 @@ def _of_move(move: MoveTold, boxes: tuple[str, ...], *, alive: bool) -> Change:
         gap=move.gap,
         cut=move.cut,
         scores={
-            engine: ", ".join(f"{suite_name(suite)} {score}" for suite, score in told.items())
+            engine: ", ".join(f"{suite_name(suite)} {told[suite]}" for suite in sorted(told, key=_tools_first))
             for engine, told in (move.scores or {}).items()
         },
         ended_by=move.by if move.by != move.who else None,
     )
+
+
+def _tools_first(suite: str) -> tuple[bool, str]:
+    return suite != "tools", suite
 
 
 def _result(move: MoveTold, *, alive: bool) -> str:

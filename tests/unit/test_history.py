@@ -176,6 +176,13 @@ def test_the_newest_come_first_with_what_the_guards_did_and_what_was_cut_off_how
     ]
 
 
+def test_what_a_build_scored_is_told_with_tool_use_first_however_it_was_written_down() -> None:
+    seventy, ninety = {"score": 86, "before": 75}, {"score": 93, "before": 91}
+    scores = {"one": {"tasks.jsonl@0123456789ab": ninety, "tools": seventy}, "two": {"score": 86, "before": None}}
+    (change,) = changes({"a": told(move(scores=scores))}, 20)
+    assert change.scores == {"one": "tools 75 → 86, tasks.jsonl 91 → 93", "two": "tools 86"}
+
+
 def test_a_move_is_found_by_its_beginning_or_its_end() -> None:
     facts = {"a": told(move("20261130T1-aa"), move("20261130T2-ab"))}
     assert find(facts, "20261130T1-aa") == find(facts, "aa") == find(facts, "20261130T1") == ["20261130T1-aa"]
