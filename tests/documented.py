@@ -68,7 +68,7 @@ def commands() -> list[Shown]:
         for page in pages()
         for shown in blocks(page)
         if re.search(r"(^|/|\s)fleetctl\s", shown.text + " ")
-        and re.match(r"([\w./-]*/)?(fleetctl|sudo|[A-Z_]+=\S+)\b", shown.text)
+        and re.match(r"([\w./-]*bin/)?(fleetctl|sudo|[A-Z_]+=\S+)\b", shown.text)
     ]
 
 

@@ -145,6 +145,7 @@ def _files(lab: Lab, folder: Path) -> None:
     }
     tree["layouts"]["replicas"]["small"] = {"copies": {"spark2": {"gpu_memory_utilization": 0.2}}}
     tree["models"]["qwen"] |= {"weights": WEIGHTS, "loras": {}, "launch": {"build": "v32"}}
+    tree["models"]["qwen"]["speculative"] = {"method": "mtp", "num_speculative_tokens": 2}
     tree["builds"] = {"v32": {"venv": "/opt/standin"}, "v33": {"venv": "/opt/standin-33"}}
     tree["guard"] = {}
     (folder / "office.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
