@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from operators import OTHER, UNFINISHED, Operators, answers, state_of
-from places import BOXES_ARE, USED
+from places import BOXES_ARE, DIRTY, USED
 
 from fleetctl.lab.lab import Lab
 
@@ -66,6 +66,8 @@ class Subject:
 def subject(
     moving_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Subject]:
+    if request.session.stash[BOXES_ARE] == DIRTY:
+        moving_lab.reset()
     request.session.stash[BOXES_ARE] = USED
     text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')
     file = Path(tmp_path_factory.mktemp("fleet")) / "fleet.yaml"

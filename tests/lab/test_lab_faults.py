@@ -237,8 +237,9 @@ def test_a_follower_that_fails_alone_fails_the_move_at_once(moving: Moving) -> N
 def test_an_engine_that_never_gets_ready_undoes_the_move_at_its_limit(moving: Moving) -> None:
     moving.be_in("split")
     text = moving.changed(lambda d: d["models"]["standin"].update(load_limit="3s"))
-    moving.put("box2", "/opt/never/bin/vllm", "#!/bin/sh\necho still loading\nexec sleep 1000\n", "755")
-    moving.put("box1", "/opt/never/bin/vllm", "#!/bin/sh\necho still loading\nexec sleep 1000\n", "755")
+    never = "#!/bin/sh\ncase $* in *--help*) exit 1;; esac\necho still loading\nexec sleep 1000\n"
+    for box in BOXES:
+        moving.put(box, "/opt/never/bin/vllm", never, "755")
     text = text.replace("/opt/standin", "/opt/never")
     fails(moving, "is not ready after 3 s (limit 3 s)", "still loading", text=text)
 
