@@ -39,7 +39,7 @@ STAGE = "stages: [{stage: s, summary: x, steps: [%s]}]"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: x\nstages: [", "my.yaml: "),
+        ("name: x\nstages: [", "my.yaml is no YAML: "),
         ("[]", "my.yaml is not a playbook"),
         ("name: x\n" + STAGE % "stop_engines", "did you mean stop_engine?"),
         ("name: x\n" + STAGE % "hold, hold", "used more than once: hold"),
