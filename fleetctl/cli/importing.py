@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,21 +9,10 @@ import typer
 
 from fleetctl.cli import completing
 from fleetctl.cli.options import DEFAULT_FLEET, Debug, Json, Yes
+from fleetctl.importing.kind import Kind
 
 if TYPE_CHECKING:
     from fleetctl.importing.entries import Entries
-
-
-class KindName(StrEnum):
-    """Kinds of files, as --kind takes them."""
-
-    SPARKRUN = "sparkrun"
-    SPARK_VLLM_DOCKER = "spark-vllm-docker"
-    COMPOSE = "compose"
-    SYSTEMD = "systemd"
-    COMMAND = "command"
-    NGINX = "nginx"
-    HAPROXY = "haproxy"
 
 
 def import_file(
@@ -32,7 +20,7 @@ def import_file(
     command: Annotated[
         str | None, typer.Option("--command", metavar="'vllm serve …'", help="A command instead of a file.")
     ] = None,
-    kind: Annotated[KindName | None, typer.Option("--kind", help="What kind of file it is; default: seen.")] = None,
+    kind: Annotated[Kind | None, typer.Option("--kind", help="What kind of file it is; default: seen.")] = None,
     into: Annotated[
         Path | None,
         typer.Option("--into", metavar="FLEET.YAML", help="Write it into this file; shown and asked first."),
@@ -60,7 +48,7 @@ def import_file(
     from fleetctl.cli.output import console, emit, say
     from fleetctl.errors import SpecError
     from fleetctl.importing.entries import entries
-    from fleetctl.importing.kinds import Kind, read
+    from fleetctl.importing.kinds import read
     from fleetctl.importing.written import document
     from fleetctl.proxy.lint.kinds import load
     from fleetctl.spec.load import load_fleet
@@ -71,7 +59,7 @@ def import_file(
         name, text, _ = load(file)
     else:
         name, text = "--command", command or ""
-    wanted = Kind.COMMAND if command is not None and kind is None else Kind(kind.value) if kind else None
+    wanted = Kind.COMMAND if command is not None and kind is None else kind
     found = read(name, text, wanted)
     there = load_fleet(into) if into is not None else None
     named = [box.strip() for box in boxes.split(",") if box.strip()] if boxes else []

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fleetctl.cli import lab_demo, lab_faults
-from fleetctl.cli.lab_faults import DEFAULT_DIR, Root
+from fleetctl.cli.lab_demo import DEFAULT_DIR, Root
 from fleetctl.cli.options import Debug, Json
 
 app = typer.Typer(no_args_is_help=True, help="Boxes on this machine, to try and to test everything on.")

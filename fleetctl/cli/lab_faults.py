@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fleetctl.cli.lab_demo import DEFAULT_DIR, Root
 from fleetctl.cli.options import Debug, Json
 
 if TYPE_CHECKING:
     from fleetctl.lab.lab import Lab
 
-Root = Annotated[Path, typer.Option("--dir", envvar="FLEETCTL_LAB", help="Folder of the lab; each has a network.")]
 Name = Annotated[str, typer.Argument(metavar="BOX", help="Box.")]
-
-DEFAULT_DIR = Path("/var/lib/fleetctl-lab")
 
 
 def _do(directory: Path, name: str, as_json: bool, act: Callable[[Lab], None], state: str, says: str) -> None:

@@ -81,9 +81,7 @@ def push(
 
 @app.command()
 def pull(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model of fleet.yaml.", autocompletion=completing.models)
-    ],
+    model: Model,
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="SOURCE", help="For a folder: one of this machine, or a hub id."),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 
 from fleetctl.errors import SpecError
 from fleetctl.importing import compose, haproxy, nginx, spark_vllm_docker, sparkrun, systemd_unit
 from fleetctl.importing.command import read_command
 from fleetctl.importing.found import Found
+from fleetctl.importing.kind import Kind
 from fleetctl.importing.tree import LONGEST, read_yaml
 from fleetctl.proxy.lint import kinds as proxies
 
@@ -18,19 +18,7 @@ _COMMAND = re.compile(
 _YAML = re.compile(r"^(?:services|model|container|recipe_version|defaults|command)\s*:", re.MULTILINE)
 
 
-class Kind(StrEnum):
-    """A kind of file that can be read."""
-
-    SPARKRUN = "sparkrun"
-    SPARK_VLLM_DOCKER = "spark-vllm-docker"
-    COMPOSE = "compose"
-    SYSTEMD = "systemd"
-    COMMAND = "command"
-    NGINX = "nginx"
-    HAPROXY = "haproxy"
-
-
-_READERS = {
+READERS = {
     Kind.SPARKRUN: sparkrun.read,
     Kind.SPARK_VLLM_DOCKER: spark_vllm_docker.read,
     Kind.COMPOSE: compose.read,
@@ -73,7 +61,7 @@ def read(file: str, text: str, kind: Kind | None = None) -> Found:
         raise SpecError(f"{file} has more than {LONGEST:,} characters, which nothing that can be imported has")
     if not text.strip():
         raise SpecError(f"{file} is empty")
-    found = _READERS[kind or detect(file, text)](file, text)
+    found = READERS[kind or detect(file, text)](file, text)
     if found.empty:
         said = "\n".join(str(note) for note in sorted(found.notes))
         raise SpecError(f"{file} ({found.kind}) has nothing for fleet.yaml", hint=said or None)

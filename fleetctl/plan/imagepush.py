@@ -8,6 +8,7 @@ from typing import Any
 from fleetctl.facts.types import Seen
 from fleetctl.plan.images import short
 from fleetctl.plan.types import PlannedStep, Stage
+from fleetctl.plan.weights import at_most
 from fleetctl.render.release import Value
 from fleetctl.spec.units import size
 
@@ -102,7 +103,6 @@ def push_steps(
         )
         for box in targets
     ]
-    slow = "" if share is None else f", at most {share / 1e6:.0f} MB/s"
     sends = [
         PlannedStep(
             id=f"send.send_image.{box}/{wanted.name}",
@@ -116,7 +116,7 @@ def push_steps(
                 "limit": share,
                 "addresses": {name: addresses[name] for name in (box_from, box)},
             },
-            summary=f"{box} gets {wanted.name} ({short(there.id)}, {size(there.size)}) from {box_from}{slow}",
+            summary=f"{box} gets {wanted.name} ({short(there.id)}, {size(there.size)}) from {box_from}{at_most(share)}",
             after=tuple(step.id for step in rooms),
         )
         for box in targets

@@ -123,6 +123,11 @@ def sparing(wished: float | None, serving: Iterable[str]) -> list[str]:
     ]
 
 
+def at_most(share: float | None) -> str:
+    """The rate of a transfer, in bytes a second, as the end of a step's line; "" where there is no limit."""
+    return "" if share is None else f", at most {share / 1e6:.0f} MB/s"
+
+
 def push_steps(
     source: Wanted,
     from_: Lying,
@@ -164,7 +169,6 @@ def push_steps(
                 after=(prove.id,),
             )
         )
-        slow = "" if share is None else f", at most {share / 1e6:.0f} MB/s"
         sends.append(
             PlannedStep(
                 id=f"send.send_weights.{box}/{about}",
@@ -178,7 +182,7 @@ def push_steps(
                     "streams": streams,
                     "addresses": {name: addresses[name] for name in (source.box, box)},
                 },
-                summary=f"{box} gets {source.name} from {source.box}: {_what(from_, lying)}{slow}",
+                summary=f"{box} gets {source.name} from {source.box}: {_what(from_, lying)}{at_most(share)}",
             )
         )
     after = tuple(step.id for step in rooms)

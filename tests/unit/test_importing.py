@@ -17,7 +17,8 @@ from planned import OFFICE
 from fleetctl.errors import SpecError
 from fleetctl.importing.entries import Entries, entries
 from fleetctl.importing.found import FoundModel
-from fleetctl.importing.kinds import Kind, detect, read
+from fleetctl.importing.kind import Kind
+from fleetctl.importing.kinds import detect, read
 from fleetctl.importing.words import commands, shell_words
 from fleetctl.importing.written import document, sections, superseded
 from fleetctl.resources import root_text

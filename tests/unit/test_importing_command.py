@@ -12,8 +12,8 @@ import pytest
 import yaml
 from planned import OFFICE
 
-from fleetctl.cli.importing import KindName
-from fleetctl.importing.kinds import Kind
+from fleetctl.importing.kind import Kind
+from fleetctl.importing.kinds import READERS
 from fleetctl.spec.load import load_fleet
 
 PROGRAM = [sys.executable, "-c", "from fleetctl.cli.main import main; main()"]
@@ -33,7 +33,7 @@ def fleetctl(*words: str, text: str | None = None) -> subprocess.CompletedProces
 
 
 def test_the_kinds_of_the_option_are_those_that_can_be_read() -> None:
-    assert [kind.value for kind in KindName] == [kind.value for kind in Kind]
+    assert [kind.value for kind in Kind] == [kind.value for kind in READERS]
 
 
 def test_entries_are_printed_and_what_was_not_understood_beside_them() -> None:

@@ -9,7 +9,8 @@ import yaml
 
 from fleetctl.errors import SpecError
 from fleetctl.importing.entries import entries
-from fleetctl.importing.kinds import Kind, read
+from fleetctl.importing.kind import Kind
+from fleetctl.importing.kinds import read
 from fleetctl.importing.written import document, sections
 from fleetctl.spec.entries import with_entries
 from fleetctl.spec.load import parse_fleet
