@@ -15,13 +15,13 @@ from fleetctl.render.guard import SHARED
 ROOT = Path(fleetctl.__file__).parent
 EVERY = {"errors", "resources"}
 BELOW = {"spec", "facts", "capacity", "render", "plan", "steps", "remote", "proxy", "engine", "gates", "checkpoint"}
-BELOW |= {"doctor", "watch", "evals", "bench", "importing", "profiles"}
+BELOW |= {"doctor", "watch", "evals", "bench", "importing", "profiles", "pool"}
 MAY_TOUCH = {
     "spec": set[str](),
     "facts": {"spec", "remote", "render", "plan"},
     "capacity": {"spec"},
     "checkpoint": {"spec", "capacity"},
-    "render": {"spec", "capacity", "engine"},
+    "render": {"spec", "capacity", "engine", "pool"},
     "plan": {"spec", "render", "facts", "engine"},
     "steps": {"spec", "facts", "render", "plan", "remote", "engine", "gates", "checkpoint", "bench", "onbox"},
     "doctor": {"spec", "facts", "capacity", "render", "plan", "proxy", "remote"},
@@ -29,6 +29,7 @@ MAY_TOUCH = {
     "bench": {"spec", "engine"},
     "importing": {"spec", "engine", "proxy"},
     "profiles": {"spec"},
+    "pool": set[str](),
     "run": BELOW | {"onbox"},
     "remote": {"spec"},
     "onbox": set[str](),
