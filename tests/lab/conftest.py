@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from moving import BOXES, CONTROL, Moving
-from places import BASE, BOXES_ARE, DIRTY, NEW, USED, worker
+from places import BASE, BOXES_ARE, DIRTY, FILE, NEW, USED, worker
 
 from fleetctl.lab.engines import bring_up
 from fleetctl.lab.lab import Lab
@@ -27,15 +27,12 @@ FIRST = (
     "units",
     "superseded",
     "hold",
+    "pool",
     "bridge",
     "failures",
-    "interrupted",
-    "guard",
     "boxes",
     "remote",
     "demo",
-    "upgrade",
-    "bench",
 )
 """Files whose tests run however little time there is, those that take longest first."""
 
@@ -87,14 +84,15 @@ def moving_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture
 def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Moving]:
-    """The fleet as the test before left it, or fresh after one that failed or left more than layouts.
+    """The fleet as the test before left it, or fresh after one that failed or left more than layouts, and in a new file.
 
     Engines behave, and load in half a second.
     """
-    stash = request.session.stash
-    if stash[BOXES_ARE] == DIRTY:
+    stash, file = request.session.stash, request.path
+    if stash[BOXES_ARE] == DIRTY or (stash[BOXES_ARE] == USED and stash.get(FILE, None) != file):
         moving_lab.reset()
         stash[BOXES_ARE] = NEW
+    stash[FILE] = file
     for box in BOXES:
         moving_lab.exec(box, ["rm", "-f", CONTROL])
     text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')
