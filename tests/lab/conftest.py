@@ -84,7 +84,7 @@ def moving_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture
 def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Moving]:
-    """The fleet as the test before left it, or fresh after one that failed or left more than layouts, and in a new file.
+    """The fleet as the test before left it, or fresh in a new file and after one that failed.
 
     Engines behave, and load in half a second.
     """
