@@ -85,8 +85,8 @@ def pool_room(box: str, where: str, memory: int, lodgers: Sequence[Lodger]) -> R
             pins = " beside the pinned ones" if pinned else ""
             raise RefusedError(
                 f"{where}: {lodger.model} does not fit{pins}, {gib(-beside)} missing: {'; '.join(lines)}",
-                hint=f"lower memory: of {lodger.model}, {'take pin: from another model, ' if pinned else ''}or take {box} "
-                "out of its pool:",
+                hint=f"lower memory: of {lodger.model}{', take pin: from another model' if pinned else ''}, or take "
+                f"{box} out of its pool:",
             )
     return Room(memory, tuple(lodgers), tuple(lines))
 

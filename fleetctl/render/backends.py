@@ -18,7 +18,6 @@ from fleetctl.render.release import Backend, Server
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Task
 
-
 GATEWAY_MAXCONN = 4000
 """Requests that the proxy gives a gateway at once: as many as it takes connections itself."""
 

@@ -230,7 +230,7 @@ def _programs(fleet: Fleet, model: str) -> dict[str, str]:
     if bundles and isinstance(fleet.launch(model), Container):
         raise SpecError(
             f"model {model}: encoder is a program of fleetctl's own, and no image has it",
-            hint="write launch: {program: /usr/bin/python3}, or {venv: PATH} for one with other builds of its libraries",
+            hint="write launch: {program: /usr/bin/python3}, or {venv: PATH} with other builds of its libraries",
         )
     return {"PYTHONPATH": ":".join(map(folder_of, bundles))} if bundles else {}
 

@@ -338,10 +338,14 @@ class Release(Value):
         lodgers = self.pool.lodgers if self.pool else ()
         return [(one.engine, one.engine.head) for one in lodgers if one.engine.head.box == box]
 
+    @property
+    def all_engines(self) -> tuple[Engine, ...]:
+        """Those that are always there, and those of the pool."""
+        return (*self.engines, *(one.engine for one in (self.pool.lodgers if self.pool else ())))
+
     def any_engine(self, name: str) -> Engine:
         """An engine by its id, of the pool or not."""
-        lodgers = self.pool.lodgers if self.pool else ()
-        return next(engine for engine in (*self.engines, *(one.engine for one in lodgers)) if engine.id == name)
+        return next(engine for engine in self.all_engines if engine.id == name)
 
     def gateways(self) -> list[tuple[str, Server]]:
         """HAProxy's servers of this layout that are gateways, each with its backend."""

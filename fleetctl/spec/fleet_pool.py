@@ -25,7 +25,9 @@ class Passwords(Part):
 class NatsTls(Part):
     """Encrypted connections to NATS, with the operator's own certificate; files on every box that runs NATS."""
 
-    certificate: str = Field(description="path of a PEM file with certificate and chain, for the addresses of the boxes")
+    certificate: str = Field(
+        description="path of a PEM file with certificate and chain, for the addresses of the boxes"
+    )
     key: str = Field(description="path of its private key")
     ca: str | None = Field(
         default=None,
@@ -43,7 +45,8 @@ class Nats(Part):
     port: Port = Field(default=4222, description="port for gateways and workers")
     cluster_port: Port = Field(default=6222, description="port at which the servers of a cluster meet")
     store: Size = Field(
-        default=10 * 2**30, description="disk that the queue may take on each of these boxes, bodies and results included"
+        default=10 * 2**30,
+        description="disk that the queue may take on each of these boxes, bodies and results included",
     )
     passwords: Passwords = Field(description="passwords of its users, by reference")
     tls: NatsTls | None = Field(default=None, description="encrypted connections; default: plain ones")

@@ -22,7 +22,13 @@ def batch_tokens(context: int) -> int:
 def _flags(ask: Ask) -> list[str]:
     ours = ["--model", ask.model.weights, "--served-model-name", *ask.served_as]
     ours += ["--host", ask.host, "--port", str(ask.port)]
-    return [*ours, "--max-model-len", str(ask.model.context), "--max-batch-tokens", str(batch_tokens(ask.model.context))]
+    return [
+        *ours,
+        "--max-model-len",
+        str(ask.model.context),
+        "--max-batch-tokens",
+        str(batch_tokens(ask.model.context)),
+    ]
 
 
 def _faults(ask: Ask) -> Iterable[Fault]:
