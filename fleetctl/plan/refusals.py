@@ -90,8 +90,8 @@ def _programs(target: Release, observed: Observed, difference: Difference) -> It
         program = observed[service.box].paths.get(service.program)
         if service.kind == "nats" and program is not None and not program.executable:
             yield (
-                f"{service.box}: {service.program} is not a program there: fleetctl setup {service.box} --only packages "
-                "brings nats-server, or program: under pool: nats: says where it is"
+                f"{service.box}: {service.program} is not a program there: fleetctl setup {service.box} --only "
+                "packages brings nats-server, or program: under pool: nats: says where it is"
             )
     for box in target.programs:
         if python_of(observed[box].python) < PYTHON:

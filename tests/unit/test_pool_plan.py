@@ -147,7 +147,7 @@ def test_boxes_are_asked_for_what_the_pool_takes() -> None:
         ({"python": "3.10.12"}, "need Python 3.11, and its python3 is 3.10.12"),
         (
             {"paths": {"/usr/sbin/nats-server": {"kind": "missing"}}},
-            "/usr/sbin/nats-server is not a program there: fleetctl setup a --only packages",
+            "/usr/sbin/nats-server is not a program there: fleetctl setup a --only packages brings nats-server",
         ),
         ({"ports": {4222: {"pid": 7, "comm": "nats-server", "unit": "nats-server.service"}}}, "port 4222"),
     ],
