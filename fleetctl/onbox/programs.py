@@ -127,7 +127,7 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> N
 @op("programs_remove")
 def programs_remove(call: Call, digests: List[str]) -> Dict[str, Any]:
     """Remove programs that came with a move which is undone; those that a generation needs stay."""
-    return {"removed": _remove([digest for digest in digests if digest not in _needed()])}
+    return {"removed": _remove([one for one in digests if os.path.basename(folder_of(one)) not in _needed()])}
 
 
 @op("programs_prune")

@@ -18,9 +18,9 @@ from fleetctl.render.release import Bundle
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Program
 
-LIBRARIES = ("httptools==0.9.0", "msgpack==1.2.4", "nats-py==2.16.0", "uvloop==0.23.0")
+LIBRARIES = ("httptools==0.9.0", "msgpack==1.2.4", "nats-py==2.16.0", "orjson==3.13.0", "uvloop==0.23.0")
 """What the programs of a pool use."""
-ENCODER_LIBRARIES = ("numpy==2.3.4", "onnx==1.19.1", "onnxruntime==1.23.2", "tokenizers==0.22.1")
+ENCODER_LIBRARIES = ("numpy==2.4.6", "onnxruntime==1.32.0", "protobuf==7.36.2", "tokenizers==0.23.3")
 """What an encoder uses besides."""
 PYTHON = (3, 11)
 """The oldest Python that these programs run on."""

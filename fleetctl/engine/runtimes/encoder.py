@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fleetctl.engine.runtimes.faults import no_cache
+from fleetctl.engine.runtimes.metrics import counter, gauge
 from fleetctl.engine.runtimes.runtime import Ask, Fault, Runtime
 
-BATCH = 8192
-"""Tokens of one batch, where the longest request asks for no more."""
+_METRICS = "fleetctl/pool/encoder/metrics.py"
+BATCH = 2048
+"""Tokens of one batch, where the longest request asks for no more: its own default of --max-batch-tokens."""
 
 
 def batch_tokens(context: int) -> int:
@@ -45,7 +47,12 @@ ENCODER = Runtime(
     tasks=("embed",),
     flags=_flags,
     faults=_faults,
-    metrics=(),
+    metrics=(
+        counter("prompt_tokens", "vllm:prompt_tokens", source=_METRICS),
+        counter("requests", "vllm:request_success", source=_METRICS),
+        gauge("running", "vllm:num_requests_running", source=_METRICS),
+        gauge("waiting", "vllm:num_requests_waiting", source=_METRICS),
+    ),
     reserved={
         "--model": "set weights: of the model",
         "--port": "set port: of the placement",
