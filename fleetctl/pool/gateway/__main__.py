@@ -10,6 +10,7 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -53,7 +54,8 @@ async def serve(config: wire.GatewayConfig) -> int:
     try:
         port = await server.listen(config.listen.host, config.listen.port)
     except OSError as error:
-        raise wire.WireError(f"cannot listen on {config.listen.host}:{config.listen.port}: {error.strerror}") from None
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise wire.WireError(f"cannot listen on {config.listen.host}:{config.listen.port}: {why}") from None
     log.info("listening on %s:%s", config.listen.host, port)
     joining = loop.create_task(_join(config, queue, gateway, stop))
     stopping = loop.create_task(stop.wait())

@@ -141,7 +141,7 @@ class _Request:
                 await self._scan(asked, body)
                 await self._ask(asked, body, None)
                 return
-        await queue.reachable()
+        await queue.reachable(asked.seconds)
         bodies = self._gateway.bodies
         if bodies is None:
             raise queue_away("the store for long bodies is not there yet")

@@ -97,11 +97,11 @@ class Queue:
 
     # Requests
 
-    async def reachable(self) -> None:
-        """Return once NATS can be had. Raises Refusal when that takes too long."""
+    async def reachable(self, seconds: float) -> None:
+        """Return once NATS can be had. Raises Refusal when that takes too long, or ``seconds``."""
         if not self.connected.is_set():
             try:
-                await asyncio.wait_for(self.connected.wait(), AWAY)
+                await asyncio.wait_for(self.connected.wait(), min(AWAY, seconds))
             except TimeoutError:
                 raise queue_away("NATS is not connected") from None
 
@@ -110,7 +110,7 @@ class Queue:
 
         ``seconds``: how long it may take in all, as its client is told when that is over.
         """
-        await self.reachable()
+        await self.reachable(seconds)
         answer = Answer(self._loop, envelope.id, envelope.answer, envelope.model)
         if answer.key in self.answers:
             message = "a request with the same x-request-id and the same body is under way here"

@@ -62,12 +62,13 @@ class EchoWorker:
         """Subjects of questions for an answer, and where it should go."""
         self.remember = True
         self._access, self._models = access, models
+        self._pulls: list[asyncio.Queue[Msg | None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, limit: int | None = None) -> None:
         """Begin to take requests. ``limit``: of requests that wait per model, where the streams are made here."""
         self.loop = asyncio.get_running_loop()
-        self.client = await connect(self._access, "echo", wait=10)
+        self.client = await connect(self._access, "echo", wait=10, on_change=self._changed)
         self.js = self.client.jetstream()
         await make_streams(self.js, limit=limit)
         self.store = await make_bucket(self.js)
@@ -91,7 +92,8 @@ class EchoWorker:
     async def _pull(self, model: str) -> None:
         """Keep one standing pull, renewed when it has been filled to a half or has expired."""
         inbox, subject = self.client.new_inbox(), f"$JS.API.CONSUMER.MSG.NEXT.{wire.WORK}.{wire.consumer(model)}"
-        come: asyncio.Queue[Msg] = asyncio.Queue()
+        come: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._pulls.append(come)
         await self.client.subscribe(inbox, cb=come.put)
         ask = json.dumps({"batch": PULL, "expires": 5_000_000_000}).encode()
         left = 0
@@ -100,7 +102,7 @@ class EchoWorker:
                 await self.client.publish(subject, ask, inbox)
                 left += PULL
             message = await come.get()
-            if message.headers and "Status" in message.headers:
+            if message is None or (message.headers and "Status" in message.headers):
                 left = 0  # the pull has ended
             else:
                 left -= 1
@@ -125,6 +127,10 @@ class EchoWorker:
             await self.client.publish(message.reply, b"+ACK")
         if envelope.body:
             await self.store.delete(envelope.body)
+
+    def _changed(self, connected: bool) -> None:
+        for come in self._pulls if connected else ():
+            come.put_nowait(None)  # the server has forgotten the pulls
 
     async def _cancel(self, message: Msg) -> None:
         self.cancelled.append(message.subject.removeprefix("cancel."))

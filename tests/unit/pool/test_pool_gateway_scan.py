@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import msgpack
@@ -122,18 +121,7 @@ def test_the_content_type_says_how_to_read(kind: str, scanner: type) -> None:
     ],
     ids=["texts", "escapes", "tokens", "floats", "backslashes", "quotes", "depth"],
 )
-def test_long_bodies_are_passed_over_about_as_fast_as_a_parser_would(body: str) -> None:
-    data = body.encode()
-    best = {"scan": 1e9, "parse": 1e9}
-    for _ in range(3):
-        begin = time.perf_counter()
-        scanner = scanned(JsonScanner(), data, [])
-        middle = time.perf_counter()
-        try:
-            json.loads(data)
-        except RecursionError:
-            middle, begin = time.perf_counter(), middle
-        best["scan"] = min(best["scan"], middle - begin)
-        best["parse"] = min(best["parse"], time.perf_counter() - middle)
-    print({k: round(v * 1000, 2) for k, v in best.items()}, len(data))
-    assert scanner.found.get("model", "a") == "a"
+def test_long_bodies_of_every_kind_are_passed_over(body: str) -> None:
+    found = scanned(JsonScanner(), body.encode(), [65536, 65537, 300_000]).found
+    assert found.get("model", "a") == "a"
+    assert bool(found) == ("[[[[" not in body)  # which no engine would read either
