@@ -10,6 +10,8 @@ from fleetctl.pool.gateway.refusals import broke_off
 
 MOST_HELD = 32 << 20
 """Bytes of an answer that a slow client may leave with the gateway, before it is cut off."""
+ASK_EVERY = 0.5
+"""Seconds between two questions for an answer that another gateway had asked for."""
 NEVER = float("inf")
 
 
@@ -25,6 +27,8 @@ class Answer:
         "_frames",
         "_held",
         "_loop",
+        "_repeated",
+        "_taken",
         "_waiter",
         "ask_at",
         "ask_every",
@@ -62,7 +66,7 @@ class Answer:
         self.deadline = self.look_at = NEVER
         self.ask_at = NEVER
         """When workers are to be asked for the answer."""
-        self.ask_every, self.ask_growth = 0.0, 1
+        self.ask_every, self.ask_growth = ASK_EVERY, 1
         self.begun = False
         """The answer has begun: it can no longer be had from elsewhere."""
         self.sent_again = False
@@ -71,6 +75,10 @@ class Answer:
         self._loop = loop
         self._frames: deque[wire.Frame] = deque()
         self._held = 0
+        self._taken = 0
+        """Frames that have come, without those that came again."""
+        self._repeated = 0
+        """Frames that are about to come again."""
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -88,18 +96,33 @@ class Answer:
     def put(self, frame: wire.Frame, now: float) -> None:
         """A frame has come."""
         self.heard = now
-        self.ask_at = NEVER
-        if frame.kind is wire.Kind.ALIVE:
+        if self._failure is not None:
             return
-        if frame.kind is wire.Kind.BEGIN:
-            if self.begun:
-                return  # asked for twice; the first one goes on
-            self.begun = True
+        if frame.kind is wire.Kind.ALIVE:
+            self.ask_growth = 2  # somebody has it at work; there is no hurry
+            return
+        if not self.begun and frame.kind in (wire.Kind.MORE, wire.Kind.END):
+            self.ask(now, growth=2)  # its beginning was lost; asked for, it comes again from there
+            return
+        self.ask_at = NEVER
+        if self.begun and frame.kind is wire.Kind.BEGIN:
+            self._repeated = self._taken  # it was asked for in the moment in which it began
+        if self._repeated:
+            self._repeated -= 1
+            return
+        self.begun = self.begun or frame.kind is wire.Kind.BEGIN
+        self._taken += 1
         self._frames.append(frame)
         self._held += len(frame.body)
         if self._held > MOST_HELD:
+            self._frames.clear()
             self.fail(broke_off("the client takes it too slowly"))
         self._wake()
+
+    def ask(self, first: float, growth: int) -> None:
+        """Have the workers asked for this, first at a time, then again and again, ``growth`` times as late each time."""
+        self.ask_every, self.ask_growth, self.ask_at = ASK_EVERY, growth, first
+        self.look_at = min(self.deadline, first)
 
     def fail(self, failure: Exception) -> None:
         """There will be nothing more."""

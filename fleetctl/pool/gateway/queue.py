@@ -26,7 +26,7 @@ from nats.js.api import Header
 from nats.js.errors import APIError
 
 from fleetctl.pool import wire
-from fleetctl.pool.gateway.answers import NEVER, Answer
+from fleetctl.pool.gateway.answers import ASK_EVERY, Answer
 from fleetctl.pool.gateway.demand import Demand
 from fleetctl.pool.gateway.refusals import Refusal, broke_off, late, queue_away, queue_full
 from fleetctl.pool.nats import is_full
@@ -40,10 +40,8 @@ AWAY = 5.0
 """Seconds that a request waits for NATS to come back or to confirm it."""
 SILENT = 10.0
 """Seconds without a frame after which an answer that had begun is taken for broken off."""
-ASK_EVERY = 0.5
-"""Seconds between two questions for an answer that another gateway had asked for."""
 ASK_MOST = 5.0
-"""The same, at most, for answers that may have been lost: each time twice as long."""
+"""Seconds between two questions at most, for an answer that may have been lost: each time twice as long."""
 
 
 class Queue:
@@ -154,7 +152,7 @@ class Queue:
                 answer.sent_again = True
                 await self._send(answer)
             elif not answer.begun:
-                self._ask(answer, self._loop.time() + ASK_EVERY, growth=2)
+                answer.ask(self._loop.time() + ASK_EVERY, growth=2)
 
     # What comes
 
@@ -175,18 +173,13 @@ class Queue:
             self._is_stored(answer)
             if not answer.sent_again:
                 answer.duplicate = True
-                self._ask(answer, self._loop.time(), growth=1)
+                answer.ask(self._loop.time(), growth=1)
 
     def _is_stored(self, answer: Answer) -> None:
         answer.message = None
         answer.look_at = answer.deadline
         if answer.sent_again:
-            self._ask(answer, self._loop.time() + ASK_EVERY, growth=2)
-
-    def _ask(self, answer: Answer, first: float, growth: int) -> None:
-        """Have the workers asked for an answer, first at a time, then again and again."""
-        answer.ask_every, answer.ask_growth, answer.ask_at = ASK_EVERY, growth, first
-        answer.look_at = min(answer.deadline, first)
+            answer.ask(self._loop.time() + ASK_EVERY, growth=2)
 
     def _refused(self, answer: Answer, told: dict[str, Any]) -> Refusal:
         error = APIError(told.get("code"), told.get("description"), told.get("err_code"))
@@ -233,8 +226,8 @@ class Queue:
             answer.ask_at = now + answer.ask_every
             answer.ask_every = min(answer.ask_growth * answer.ask_every, ASK_MOST)
             answer.look_at = min(answer.deadline, answer.ask_at)
-        elif answer.ask_at == NEVER:
-            answer.look_at = answer.deadline
+        else:
+            answer.look_at = answer.deadline if answer.message is None else answer.sent + AWAY
 
     def _start(self, coroutine: Any) -> None:
         task = self._loop.create_task(coroutine)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from fleetctl.pool import wire
+from fleetctl.pool.gateway.answers import Answer
 from fleetctl.pool.gateway.asked import cost
 from fleetctl.pool.gateway.demand import seconds_to_wait
 from fleetctl.pool.gateway.metrics import Metrics
 from fleetctl.pool.gateway.models import Models
 from fleetctl.pool.gateway.refusals import Refusal
+from fleetctl.pool.wire import Frame, Kind
 
 
 @pytest.mark.parametrize(
@@ -65,3 +70,64 @@ def test_metrics_are_whole_numbers_however_large_and_names_are_escaped() -> None
     assert 'fleetctl_gateway_request_seconds_bucket{model="a\\"b",le="0.002"} 0\n' in page
     assert 'fleetctl_gateway_request_seconds_bucket{model="a\\"b",le="0.005"} 3\n' in page
     assert 'fleetctl_gateway_request_seconds_count{model="a\\"b"} 3\n' in page
+
+
+async def bodies(answer: Answer, frames: Sequence[Frame]) -> list[bytes]:
+    """What a handler gets of frames that come."""
+    for frame in frames:
+        answer.put(frame, 1.0)
+    found = []
+    with suppress(LookupError):
+        answer.fail(LookupError())
+        while True:
+            found.append((await answer.next()).body)
+    return found
+
+
+def new_answer() -> Answer:
+    """One that waits."""
+    answer = Answer(asyncio.get_running_loop(), "r1", "answer.g1.r1", "gen")
+    answer.deadline = 9.0
+    return answer
+
+
+BEGIN, MORE, END = Frame(Kind.BEGIN, b"1"), Frame(Kind.MORE, b"2"), Frame(Kind.END, b"3")
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [BEGIN, MORE, END],
+        [BEGIN, BEGIN, MORE, END],
+        [BEGIN, MORE, BEGIN, MORE, END],
+        [MORE, BEGIN, MORE, END],
+        [END, BEGIN, MORE, END],
+        [BEGIN, Frame(Kind.ALIVE), MORE, BEGIN, MORE, Frame(Kind.ALIVE), END],
+    ],
+)
+def test_an_answer_that_comes_again_from_its_beginning_is_passed_on_once(frames: list[Frame]) -> None:
+    async def main() -> None:
+        assert await bodies(new_answer(), frames) == [b"1", b"2", b"3"]
+
+    asyncio.run(main())
+
+
+def test_an_answer_whose_beginning_was_lost_is_asked_for() -> None:
+    async def main() -> None:
+        answer = new_answer()
+        answer.put(MORE, 2.0)
+        assert (answer.ask_at, answer.look_at) == (2.0, 2.0)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_takes_nothing_is_given_up_before_it_fills_the_memory() -> None:
+    async def main() -> None:
+        answer = new_answer()
+        answer.put(BEGIN, 1.0)
+        for _ in range(100):
+            answer.put(Frame(Kind.MORE, bytes(1 << 20)), 1.0)
+        with pytest.raises(Refusal, match="too slowly"):
+            await answer.next()
+
+    asyncio.run(main())
