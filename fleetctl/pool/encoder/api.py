@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,11 @@ from fleetctl.pool.encoder.request import Wanted, answers_msgpack, read_request
 from fleetctl.pool.encoder.tokens import Tokens
 from fleetctl.pool.http import BodyTooLongError, Exchange
 
+PATHS = {"/v1/embeddings": "POST", "/v1/models": "GET", "/health": "GET", "/metrics": "GET"}
 MOST_BODY = 64 << 20
 """Bytes of a request."""
-INLINE = 4096
-"""Characters of a request whose tokens are found at once; more are left to a thread, so that others go on meanwhile."""
+INLINE = 8192
+"""Bytes of a request that is read at once; a longer one is read in a thread, so that others go on meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,8 @@ class Api:
         """Answer one request."""
         as_msgpack = answers_msgpack(exchange.header(b"content-type"), exchange.header(b"accept"))
         try:
-            method = "POST" if exchange.path == "/v1/embeddings" else "GET"
-            known = exchange.path in ("/v1/embeddings", "/v1/models", "/health", "/metrics")
-            if not known:
+            method = PATHS.get(exchange.path)
+            if method is None:
                 raise RequestError(f"there is no {exchange.path} here", status=404)
             if exchange.method != method and (exchange.method, method) != ("HEAD", "GET"):
                 raise RequestError(f"{exchange.path} takes {method}", status=405, kind="MethodNotAllowedError")
@@ -63,12 +64,10 @@ class Api:
             body = await exchange.read(MOST_BODY)
         except BodyTooLongError:
             raise RequestError(f"a body has {MOST_BODY} bytes at most", status=413) from None
-        wanted = read_request(body, exchange.header(b"content-type"))
-        if wanted.model not in self.names:
-            told = f"The model `{wanted.model}` does not exist. It serves {', '.join(self.names)}."
-            raise RequestError(told, status=404, parameter="model")
-        size = self._dimensions(wanted)
-        inputs = await self._inputs(wanted)
+        read = functools.partial(self._understood, body, exchange.header(b"content-type"))
+        wanted, inputs, size = read() if len(body) <= INLINE else await asyncio.to_thread(read)
+        if exchange.gone:
+            return
         work = asyncio.ensure_future(self.batcher.embed(inputs))
         exchange.on_gone = work.cancel
         try:
@@ -85,6 +84,37 @@ class Api:
         self.figures.whole.observe(time.perf_counter() - begin)
         exchange.answer(200, *answer.embeddings(vectors, wanted.model, count, wanted.encoding, as_msgpack))
 
+    def _understood(self, body: bytes, content_type: str) -> tuple[Wanted, list[list[int]], int | None]:
+        """A request, the tokens of its inputs, and the size of its vectors where it is not the model's."""
+        wanted = read_request(body, content_type)
+        if wanted.model not in self.names:
+            told = f"The model `{wanted.model}` does not exist. It serves {', '.join(self.names)}."
+            raise RequestError(told, status=404, parameter="model")
+        return wanted, self._inputs(wanted), self._dimensions(wanted)
+
+    def _inputs(self, wanted: Wanted) -> list[list[int]]:
+        most, least = self.recipe.most_tokens, self.tokens.special + 1
+        cut = most if wanted.truncate == -1 else wanted.truncate
+        if cut is not None and not least <= cut <= most:
+            told = f"truncate_prompt_tokens is {cut}; with this model it can be {least} to {most}, or -1 for {most}"
+            raise RequestError(told, parameter="truncate_prompt_tokens")
+        if wanted.tokens:
+            inputs = [list(one[:cut]) for one in wanted.tokens]
+            strange = next((one for ids in inputs for one in ids if not 0 <= one < self.tokens.size), None)
+            if strange is not None:
+                told = f"there is no token {strange}; the last is {self.tokens.size - 1}"
+                raise RequestError(told, parameter="input")
+        else:
+            inputs = self.tokens.read(wanted.texts, cut)
+        long = next((index for index, ids in enumerate(inputs) if len(ids) > most), None)
+        if long is not None:
+            raise RequestError(
+                f"This model's maximum context length is {most} tokens; input {long} has {len(inputs[long])}. Send a "
+                "shorter one, or truncate_prompt_tokens -1 to leave the rest of it out.",
+                parameter="input",
+            )
+        return inputs
+
     def _dimensions(self, wanted: Wanted) -> int | None:
         """Numbers that the client wants, where they are fewer than the model's."""
         size, sizes = wanted.dimensions, self.recipe.sizes
@@ -94,32 +124,6 @@ class Api:
             known = f"1 to {self.size}" if sizes is None else ", ".join(map(str, (*sizes, self.size)))
             raise RequestError(f"dimensions can be {known} with this model", parameter="dimensions")
         return size
-
-    async def _inputs(self, wanted: Wanted) -> list[list[int]]:
-        most, least = self.recipe.most_tokens, self.tokens.special + 1
-        cut = most if wanted.truncate == -1 else wanted.truncate
-        if cut is not None and not least <= cut <= most:
-            told = f"truncate_prompt_tokens is {cut}; with this model it can be {least} to {most}, or -1 for {most}"
-            raise RequestError(told, parameter="truncate_prompt_tokens")
-        if wanted.tokens:
-            inputs = [list(one if cut is None else one[:cut]) for one in wanted.tokens]
-            strange = next((one for ids in inputs for one in ids if not 0 <= one < self.tokens.size), None)
-            if strange is not None:
-                raise RequestError(
-                    f"there is no token {strange}; the last is {self.tokens.size - 1}", parameter="input"
-                )
-        elif sum(map(len, wanted.texts)) <= INLINE:
-            inputs = self.tokens.read(wanted.texts, cut)
-        else:
-            inputs = await asyncio.to_thread(self.tokens.read, wanted.texts, cut)
-        long = next((index for index, ids in enumerate(inputs) if len(ids) > most), None)
-        if long is not None:
-            raise RequestError(
-                f"This model's maximum context length is {most} tokens; input {long} has {len(inputs[long])}. Send a "
-                "shorter one, or truncate_prompt_tokens -1 to leave the rest of it out.",
-                parameter="input",
-            )
-        return inputs
 
     def _models(self) -> dict[str, Any]:
         told = {"object": "model", "created": self.since, "owned_by": "fleetctl", "root": str(self.recipe.folder)}
