@@ -74,7 +74,7 @@ def test_each_role_does_its_part_of_a_request(server: NatsServer) -> None:
         body = await nats.make_bucket(gateway.jetstream())
         await body.put("long", b"x" * 300_000)
         await gateway.jetstream().publish(wire.subject("minilm"), b"asked", headers={"Nats-Msg-Id": "1"})
-        await operator.jetstream().publish(wire.subject("minilm", "batch"), b"line")
+        await operator.jetstream().publish(wire.batch_subject("minilm", "job", 1), b"line")
         store = await nats.make_bucket(worker.jetstream())
         assert len((await store.get("long")).data or b"") == 300_000
         await store.delete("long")
