@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import poolworker
 import pytest
 import yaml
+from gateways import gateway
 from nats.aio.client import Client
 from natsserver import PROGRAM, NatsServer, needs_nats
 
@@ -103,6 +107,32 @@ def test_each_role_does_its_part_of_a_request(server: NatsServer) -> None:
             await client.close()
 
     asyncio.run(story())
+
+
+def test_gateway_and_worker_answer_short_long_and_duplicate_requests_within_their_rights(server: NatsServer) -> None:
+    engine = poolworker.engine(server.folder, "minilm", pinned=True)
+    settings = poolworker.config(access(server, "worker"), engine)
+    (server.folder / "worker.json").write_text(json.dumps(wire.as_json(settings)))
+    units = poolworker.ProcessUnits()
+    units.spawn(engine.unit)
+    said = server.folder / "worker.log"
+    with said.open("wb") as log:
+        argv = [sys.executable, str(poolworker.HERE / "worker_process.py"), str(server.folder / "worker.json")]
+        worker = subprocess.Popen(argv, env=poolworker.environment(), stderr=log)
+    try:
+        with gateway(server.folder, access(server, "gateway")) as door:
+            for text in ("short", "long " * 300_000):
+                answer = door.post("/v1/embeddings", {"model": "all-minilm", "input": text})
+                assert answer.status == 200, answer.body
+            again = {"x-request-id": "1"}
+            answers = [door.post("/v1/embeddings", {"model": "all-minilm", "input": "a"}, again) for _ in range(2)]
+            assert [one.status for one in answers] == [200, 200]
+    finally:
+        worker.terminate()
+        worker.wait(20)
+        units.end()
+    for name in ("worker.log", "g1.log"):
+        assert "iolation" not in (server.folder / name).read_text(), name
 
 
 async def listens(client: Client, subject: str) -> None:
