@@ -166,3 +166,15 @@ def test_without_a_pool_no_step_is_about_one() -> None:
     assert not [
         step.id for step in made.steps if "pool" in step.kind or "programs" in step.kind or "gateway" in step.kind
     ]
+
+
+def test_status_tells_which_engines_of_a_pool_are_loaded() -> None:
+    release = pooled()
+    seen = assess(all_in_pool(boxes_in(release), release), "a", "office")
+    assert [(one.id, one.state, one.server) for one in seen.engines] == [
+        ("pool/minilm@a", "active", "pool"),
+        ("pool/minilm@b", "active", "pool"),
+        ("pool/small@a", "not loaded", "pool"),
+        ("pool/small@b", "not loaded", "pool"),
+    ]
+    assert seen.healthy()
