@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,9 +35,10 @@ ODD = 'o"d\\d $pa:ss/w@rd'
 pytestmark = needs_nats
 
 
-def files_of(fleet: str, folder: Path, box: str = "a") -> dict[str, str]:
-    """Files of NATS on a box by their name, with these passwords in them."""
+def files_of(fleet: str, folder: Path, box: str = "a", **nats: Any) -> dict[str, str]:
+    """Files of NATS on a box by their name, with these passwords in them. ``nats`` are further keys."""
     document = yaml.safe_load((GOLDEN / f"{fleet}.yaml").read_text())
+    document["pool"]["nats"].update(nats)
     for role in document["pool"]["nats"]["passwords"]:
         path = folder / role
         path.write_text(f"{ODD}{role}\n")
@@ -185,6 +187,46 @@ def test_nobody_without_a_password_is_let_in(server: NatsServer) -> None:
 
     with pytest.raises(nats.QueueError):
         asyncio.run(story())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_with_a_certificate_only_who_trusts_it_talks_to_nats(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+    words = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    words += ["-subj", "/CN=fleet", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*words, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    server = NatsServer(tmp_path)
+    text = files_of("queue", tmp_path, tls={"certificate": str(certificate), "key": str(key)})["nats.conf"]
+    text = text.replace("10.0.0.1:4222", f"127.0.0.1:{server.port}").replace(
+        "/var/lib/fleetctl-nats", str(tmp_path / "s")
+    )
+    server.config.write_text(text.replace("/run/credentials/fleetctl-nats.service", str(tmp_path)))
+    server.start()
+
+    async def connects(url: str, ca: str) -> None:
+        access = wire.NatsAccess((url,), "worker", str(tmp_path / "worker"), ca)
+        client = await nats.connect(access, "worker", wait=1)
+        await client.flush()
+        await client.close()
+
+    url = f"tls://127.0.0.1:{server.port}"
+    try:
+        asyncio.run(connects(url, str(certificate)))
+        with pytest.raises(nats.QueueError, match="certificate verify failed"):
+            asyncio.run(connects(url, ""))
+    finally:
+        server.stop()
 
 
 def three(folder: Path) -> list[NatsServer]:
