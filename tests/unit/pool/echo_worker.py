@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -114,7 +115,9 @@ class EchoWorker:
     async def _serve(self, message: Msg) -> None:
         envelope, body = wire.unpack(message.data)
         if envelope.body:
-            body = (await self.store.get(envelope.body)).data or b""
+            held = io.BytesIO()
+            await self.store.get(envelope.body, held)
+            body = held.getvalue()
         if self.remember:
             self.seen.append((envelope, len(body)))
         acked = False
