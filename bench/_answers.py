@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A server that answers every chat completion with four streamed tokens, 2 ms apart, as cheaply as can be.
 
-Every request for embeddings is answered with one short vector, at once. ``python3 bench/_answers.py PORT``: it is what a load generator is measured against, where an engine would be the
-bottleneck. Needs uvloop.
+Every request for embeddings is answered with one short vector, at once. ``python3 bench/_answers.py PORT``: it is what
+a load generator is measured against, where an engine would be the bottleneck. Needs uvloop.
 """
 
 from __future__ import annotations

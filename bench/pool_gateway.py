@@ -26,6 +26,7 @@ from pathlib import Path
 
 from _common import BenchError, Figure, at_least, at_most, print_figures, say, say_load, version_of
 from _gateways import (
+    UPLOAD,
     Proxy,
     closed,
     gateway,
@@ -43,7 +44,6 @@ from fleetctl.errors import FleetError
 
 CLIENTS = 32
 RATE = 200.0  # short requests per second beside uploads
-UPLOAD_MB = 33.55
 
 
 def main() -> int:
@@ -72,6 +72,7 @@ def main() -> int:
                 figures |= rates(folder, options.litellm, ours, nats, cores, options.rounds, options.seconds)
             if options.only != "rate":
                 figures |= beside_uploads(ours, cores[-1], options.rounds, options.seconds)
+            os.sched_setaffinity(0, set(cores))
             say_load()
     except (BenchError, FleetError) as error:
         say(f"error: {error}")
@@ -135,7 +136,7 @@ def beside_uploads(ours: Proxy, core: int, rounds: int, seconds: float) -> dict[
         with uploads(ours.port, core) as done:
             load = paced(ours.port, RATE, 2 * seconds)
         beside.append(load.at(0.99))
-        moved.append(done[0] * UPLOAD_MB / load.seconds)
+        moved.append(done[0] * UPLOAD / 1e6 / load.seconds)
         told = f"round {number}: p99 {alone[-1]:.2f} ms alone, {beside[-1]:.2f} ms beside uploads of "
         say(told + f"{moved[-1]:.0f} MB/s")
     before, after = statistics.median(alone), statistics.median(beside)

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 
 from fleetctl.pool.exchange import Exchange
 from fleetctl.pool.gateway.refusals import Refusal
@@ -55,7 +55,9 @@ class Asked:
         """
         if not self.given:
             return f"{_OWN}{next(_count):x}"
-        return f"{self.given}.{blake2b(body, digest_size=8, person=self.path[-16:].encode()).hexdigest()}"
+        digest = sha256(self.path.encode())
+        digest.update(body)
+        return f"{self.given}.{digest.hexdigest()[:16]}"
 
 
 def read_head(exchange: Exchange, seconds: float) -> Asked:

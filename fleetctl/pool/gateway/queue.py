@@ -26,7 +26,7 @@ from nats.js.api import Header
 from nats.js.errors import APIError
 
 from fleetctl.pool import wire
-from fleetctl.pool.gateway.answers import ASK_EVERY, Answer
+from fleetctl.pool.gateway.answers import ASK_EVERY, NEVER, Answer
 from fleetctl.pool.gateway.demand import Demand
 from fleetctl.pool.gateway.refusals import Refusal, broke_off, late, queue_away, queue_full
 from fleetctl.pool.nats import is_full
@@ -56,6 +56,8 @@ class Queue:
         """The connection is gone for good: only a new process helps."""
         self.unexpected = 0
         """Frames that nobody waited for any more."""
+        self.short_at = -NEVER
+        """When the last request with a short body came, by the clock of the event loop."""
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
         self._client: Client
@@ -119,6 +121,8 @@ class Queue:
         answer.deadline = now + envelope.deadline / 1000 - time.time()
         answer.look_at = min(answer.deadline, now + AWAY)
         self.answers[answer.key] = answer
+        if body:
+            self.short_at = now
         await self._send(answer)
         return answer
 

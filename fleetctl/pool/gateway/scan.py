@@ -86,7 +86,9 @@ class JsonScanner:
             position += 1
             self._escaped = False
         quote = data.find(b'"', position)
-        if quote == position or (quote > 0 and data[quote - 1] != 0x5C):
+        if quote < 0 and not data.endswith(b"\\"):
+            position = len(data)
+        elif quote == position or (quote > 0 and data[quote - 1] != 0x5C):
             position = quote
         else:
             position = _IN_STRING.match(data, position).end()  # type: ignore[union-attr]

@@ -61,7 +61,8 @@ class EchoWorker:
         self.cancelled: list[str] = []
         self.asked: list[tuple[str, str]] = []
         """Subjects of questions for an answer, and where it should go."""
-        self.remember = True
+        self.remember = self.fetches = True
+        """Whether requests are kept, and whether long bodies are read before they are removed."""
         self._access, self._models = access, models
         self._pulls: list[asyncio.Queue[Msg | None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,7 +115,7 @@ class EchoWorker:
 
     async def _serve(self, message: Msg) -> None:
         envelope, body = wire.unpack(message.data)
-        if envelope.body:
+        if envelope.body and self.fetches:
             held = io.BytesIO()
             await self.store.get(envelope.body, held)
             body = held.getvalue()
@@ -149,7 +150,7 @@ class EchoWorker:
 
 async def main(url: str, models: Sequence[str]) -> None:
     worker = EchoWorker(wire.NatsAccess((url,)), models, embedding)
-    worker.remember = False
+    worker.remember = worker.fetches = False
     await worker.start()
     print("ready", flush=True)
     with suppress(nats.errors.Error):
