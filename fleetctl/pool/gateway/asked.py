@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from fleetctl.pool.exchange import Exchange
+from fleetctl.pool.gateway.json_scan import JsonScanner
+from fleetctl.pool.gateway.msgpack_scan import MessagePackScanner
 from fleetctl.pool.gateway.refusals import Refusal
-from fleetctl.pool.gateway.scan import MESSAGE_PACK, Scanner, Value, scanner_for
+from fleetctl.pool.gateway.scan import Scanner, Value
 
+MESSAGE_PACK = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 BYTES_OF_A_TOKEN = 4
 """Bytes of a body per token: what OpenAI and most others give as the rule of thumb for English."""
 ANSWER_OF_CHAT = 256
@@ -21,7 +24,6 @@ ANSWER_OF_CHAT = 256
 ANSWER_OF_COMPLETION = 16
 """Tokens of an answer where a completion's request sets no limit: the API's own default."""
 MOST_DEADLINE = 86_400_000
-MOST_ID = 128
 
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.{0,64})?")
 """https://www.w3.org/TR/trace-context/#traceparent-header"""
@@ -85,6 +87,14 @@ def read_head(exchange: Exchange, seconds: float) -> Asked:
         deadline=int(time.time() * 1000 + seconds * 1000),
         trace=trace if _TRACE.fullmatch(trace) else "",
     )
+
+
+def scanner_for(content_type: str) -> Scanner | None:
+    """What reads bodies of a content type; None: a gateway does not take it."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return JsonScanner()
+    return MessagePackScanner() if kind in MESSAGE_PACK else None
 
 
 def _deadline(said: str) -> float:
