@@ -80,17 +80,22 @@ class Bodies:
 
     async def _store(self, name: str, subject: str, pieces: AsyncIterator[bytes]) -> Stored:
         digest, size, chunks = sha256(), 0, 0
-        sent: deque[asyncio.Future[PubAck]] = deque()
-        async for chunk in _chunks(pieces):
-            digest.update(chunk)
-            size, chunks = size + len(chunk), chunks + 1
-            sent.append(await self._js.publish_async(subject, chunk))
-            if len(sent) > AHEAD:
-                await asyncio.wait_for(sent.popleft(), CONFIRM)
-            if self._gives_way():
-                await self._give_way(len(chunk))
-        while sent:
-            await asyncio.wait_for(sent.popleft(), CONFIRM)
+        sent: deque[asyncio.Task[PubAck]] = deque()
+        try:
+            async for chunk in _chunks(pieces):
+                digest.update(chunk)
+                size, chunks = size + len(chunk), chunks + 1
+                # Not publish_async: its future never hears of an error that JetStream answers with.
+                sent.append(asyncio.create_task(self._js.publish(subject, chunk, timeout=CONFIRM)))
+                if len(sent) > AHEAD:
+                    await sent.popleft()
+                if self._gives_way():
+                    await self._give_way(len(chunk))
+            while sent:
+                await sent.popleft()
+        finally:
+            for task in sent:
+                task.cancel()
         about = {
             "name": name,
             "options": {"max_chunk_size": CHUNK},

@@ -220,3 +220,13 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         argv = [sys.executable, "-m", "fleetctl.pool.gateway", str(file)]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=30)
         assert (done.returncode, "Address already in use" in done.stderr) == (2, True)
+
+
+def test_a_full_store_of_long_bodies_is_said_and_short_requests_go_on(nats: NatsServer, tmp_path: Path) -> None:
+    body = b'{"model":"minilm","input":"' + b"x" * 6_000_000 + b'"}'
+    with gateway(tmp_path, nats.access, store=4 << 20) as ours, worker(nats.access):
+        answer = ours.post("/v1/embeddings", body)
+        assert (answer.status, answer.error["code"]) == (503, "store_full")
+        assert answer.headers["retry-after"]
+        assert ours.post("/v1/embeddings", body[:2_000_000] + b'"}').status == 200
+        assert ours.post("/v1/embeddings", EMBED).status == 200
