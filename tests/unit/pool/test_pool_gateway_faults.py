@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from echo_worker import EchoWorker
+from echo_worker import EchoWorker, embedding
 from gateways import MODELS, ROOT, GatewayProcess, gateway, until, worker
 from natsserver import NatsServer, free_port, needs_nats, running
 
@@ -224,7 +224,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
 
 def test_a_full_store_of_long_bodies_is_said_and_short_requests_go_on(nats: NatsServer, tmp_path: Path) -> None:
     body = b'{"model":"minilm","input":"' + b"x" * 6_000_000 + b'"}'
-    with gateway(tmp_path, nats.access, store=4 << 20) as ours, worker(nats.access):
+    with gateway(tmp_path, nats.access, store=4 << 20) as ours, worker(nats.access, embedding):
         answer = ours.post("/v1/embeddings", body)
         assert (answer.status, answer.error["code"]) == (503, "store_full")
         assert answer.headers["retry-after"]
