@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from urllib.parse import unquote
 
 from fleetctl.pool import wire
 from fleetctl.pool.exchange import ClientGoneError, Exchange
@@ -53,13 +54,15 @@ class Gateway:
         path, read = exchange.path, exchange.method in ("GET", "HEAD")
         if path in PATHS:
             raise Refusal(405, f"{path} takes POST", allow="POST")
-        if path not in ("/health", "/metrics", "/v1/models"):
+        if path not in ("/health", "/metrics", "/v1/models") and not path.startswith("/v1/models/"):
             raise Refusal(404, f"there is no {path[:200]} here: {', '.join(PATHS)}, /v1/models, /health, /metrics")
         if not read:
             raise Refusal(405, f"{path} takes GET", allow="GET, HEAD")
         connected = self._queue.connected.is_set()
         if path == "/v1/models":
             exchange.answer(200, self._models.page)
+        elif path.startswith("/v1/models/"):
+            exchange.answer(200, self._models.page_of(unquote(path.removeprefix("/v1/models/"))))
         elif path == "/metrics":
             page = self._metrics.page(len(self._queue.answers), connected, self._queue.unexpected)
             exchange.answer(200, page, PROMETHEUS)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from fleetctl.pool.exchange import Exchange
+from fleetctl.pool.exchange import JSON, Exchange
 from fleetctl.pool.gateway.json_scan import JsonScanner
 from fleetctl.pool.gateway.msgpack_scan import MessagePackScanner
 from fleetctl.pool.gateway.refusals import Refusal
@@ -79,7 +79,7 @@ def read_head(exchange: Exchange, seconds: float) -> Asked:
     return Asked(
         path=exchange.path,
         content_type=kind,
-        accept=exchange.header(b"accept")[:200] or "*/*",
+        accept=_accept(exchange.header(b"accept"), scanner),
         scanner=scanner,
         model=exchange.header(b"x-model"),
         given=given if _ID.fullmatch(given) else "",
@@ -95,6 +95,13 @@ def scanner_for(content_type: str) -> Scanner | None:
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return JsonScanner()
     return MessagePackScanner() if kind in MESSAGE_PACK else None
+
+
+def _accept(said: str, scanner: Scanner) -> str:
+    """What the answer should be: what the client says, and where it takes anything, what it sends itself."""
+    if said not in ("", "*/*"):
+        return said[:200]
+    return MESSAGE_PACK[0] if isinstance(scanner, MessagePackScanner) else JSON
 
 
 def _deadline(said: str) -> float:

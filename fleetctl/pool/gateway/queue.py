@@ -137,7 +137,7 @@ class Queue:
         self._acks.pop(answer.reply, None)
 
     async def _send(self, answer: Answer) -> None:
-        if answer.message is None:
+        if answer.message is None or self.answers.get(answer.key) is not answer:
             return
         self._count += 1
         answer.reply = f"{self._prefix}{self._count:x}"
