@@ -161,7 +161,8 @@ def test_a_begun_answer_that_falls_silent_and_one_that_is_not_confirmed_come_to_
     nats: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_module, "SILENT", 0.2)
-    monkeypatch.setattr(queue_module, "AWAY", 0.5)
+    monkeypatch.setattr(queue_module, "AWAY", 0.7)
+    monkeypatch.setattr(queue_module, "SEND_EVERY", 0.2)
 
     def envelope(name: str) -> Envelope:
         return Envelope(name, "gen", "/v1/completions", wire.answer_subject("g1", name), 1 << 60, 1)
@@ -173,7 +174,10 @@ def test_a_begun_answer_that_falls_silent_and_one_that_is_not_confirmed_come_to_
         unconfirmed = await queue.publish(envelope("a"), b"x", 9)  # there is no stream yet
         with pytest.raises(Refusal, match="does not confirm"):
             await unconfirmed.next()
-        await pool_nats.make_streams(client.jetstream())
+        again = await queue.publish(envelope("c"), b"x", 9)
+        await pool_nats.make_streams(client.jetstream())  # now there is one, and it is sent again
+        while again.message is not None:
+            await asyncio.sleep(0.01)
         silent = await queue.publish(envelope("b"), b"x", 9)
         await client.publish(silent.subject, Frame(Kind.BEGIN, b"1").pack())
         assert (await silent.next()).body == b"1"
