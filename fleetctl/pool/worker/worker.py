@@ -131,13 +131,11 @@ class Worker:
 
         A stream that is not over by then is broken off: its request is acknowledged, and is not repeated."""
         self.intake.draining = True
-        for pull in self._pulls.values():
-            await pull.end()
         for desk in self.desks.values():
             await self.intake.give_back(desk.clear())
         until = time.monotonic() + limit
-        while self.intake.held and time.monotonic() < until:
-            await asyncio.sleep(0.05)
+        while time.monotonic() < until and (self.intake.held or self._outstanding()):
+            await asyncio.sleep(0.02)
         for request in list(self.intake.held.values()):
             if request.begun:
                 await request.fail(502, "the worker was stopped before the answer was finished")
@@ -149,12 +147,15 @@ class Worker:
             await self.client.flush()
         await self.client.close()
 
+    def _outstanding(self) -> bool:
+        """Whether the queue may still send something."""
+        return self.client.is_connected and any(pull.outstanding() for pull in self._pulls.values())
+
     # The queue
 
     def queued(self, model: str, lane: wire.Lane) -> int:
         """Requests of a model that wait in the queue, as last heard."""
-        pull = self._pulls[model, lane]
-        return pull.waiting if pull.open else self._waiting[model, lane].requests
+        return self._pulls[model, lane].waiting if self.desks[model].serves else self._waiting[model, lane].requests
 
     def desk_of(self, name: str) -> Desk | None:
         """The desk of a model, by its key or a name that clients use."""
@@ -198,12 +199,8 @@ class Worker:
     async def _supply(self, desk: Desk) -> None:
         """Ask the queue for what there is room for."""
         work, batch = self._pulls[desk.model, "work"], self._pulls[desk.model, "batch"]
-        if not desk.serves or self.intake.draining:
-            await work.end()
-            await batch.end()
-            return
-        if not self.client.is_connected:
-            return
+        if not desk.serves or self.intake.draining or not self.client.is_connected:
+            return  # what was asked for before may still come, and is given back at once
         await work.begin()
         await batch.begin()
         if work.missing or batch.missing:
