@@ -64,7 +64,10 @@ class Pull:
         """Listen for requests. There is no way back: what the server is just about to send to a subscription that ends
         would be lost until its acknowledgement is overdue."""
         if self._subscription is None:
-            self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._came)
+            # No limit of what may wait here: it is no more than was asked for.
+            self._subscription = await self._client.subscribe(
+                f"{self._inbox}.*", cb=self._came, pending_msgs_limit=0, pending_bytes_limit=0
+            )
 
     def outstanding(self) -> int:
         """Requests that were asked for and have not come."""
