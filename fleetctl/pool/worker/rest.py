@@ -167,9 +167,9 @@ class Rest:
             trace=exchange.header(b"traceparent"),
             sent=now,
         )
-        request = Request(envelope, body, "work", direct, direct)
+        request = Request(envelope, body, desk.model, "work", direct, direct)
         exchange.on_gone = lambda: self._gone(request, direct)
-        self._worker.intake.accept(desk.model, request)
+        self._worker.intake.accept(request)
         await direct.over.wait()
 
     def _gone(self, request: Request, direct: _Direct) -> None:

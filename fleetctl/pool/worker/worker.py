@@ -137,6 +137,8 @@ class Worker:
         while time.monotonic() < until and (self.intake.held or self._outstanding()):
             await asyncio.sleep(0.02)
         for request in list(self.intake.held.values()):
+            if request.call is not None:
+                request.call.cancel()
             if request.begun:
                 await request.fail(502, "the worker was stopped before the answer was finished")
         await self.intake.give_back(list(self.intake.held.values()))
@@ -215,17 +217,18 @@ class Worker:
     async def _ask(self, desk: Desk, pull: Pull) -> None:
         asked = pull.outstanding() + self.intake.coming[desk.model, pull.lane]
         wanted = desk.wanted(pull.lane) - asked
-        ahead = desk.ahead(pull.lane)
-        missing = ahead - len(desk.lines[pull.lane]) - asked
+        missing = desk.missing(pull.lane) - asked
         if wanted > 0:
             if desk.merges:  # a call begins with all that waits, if anything does
                 await pull.ahead(max(1, missing))
             await pull.stand(wanted)
-        elif pull.waiting and missing >= max(1, ahead // 4):
+        elif pull.waiting and missing >= max(1, desk.ahead(pull.lane) // 4):
             await pull.ahead(min(missing, pull.waiting))
 
     def _on_change(self, connected: bool) -> None:
         self.connected = connected
+        if connected:  # with another store, perhaps
+            self.intake.task(self._make())
         for pull in self._pulls.values():
             pull.lost()
         for wake in self._wake.values():
