@@ -53,6 +53,8 @@ class Worker:
 
     def __init__(self, config: wire.WorkerConfig, units: Units) -> None:
         self.config = config
+        self.ready = False
+        """It has been connected, and takes requests."""
         self.connected = False
         self.closed = asyncio.Event()
         """The connection is over for good."""
@@ -84,6 +86,7 @@ class Worker:
         """Connect, find what runs, take requests. Raises QueueError and OSError."""
         for model in self.desks:
             self._wake[model] = asyncio.Event()
+        await self._server.listen(self.config.listen.host, self.config.listen.port)
         self.client = await queue.connect(
             self.config.nats, f"worker {self.config.box}", on_change=self._on_change, on_closed=self.closed.set
         )
@@ -102,8 +105,8 @@ class Worker:
         await self.client.subscribe("cancel.*", cb=self.intake.cancel)
         await self.client.subscribe("ask.*", cb=self.intake.ask)
         await self.client.subscribe(wire.STATE, cb=self._state)
-        await self._server.listen(self.config.listen.host, self.config.listen.port)
         await self.loading.begin()
+        self.ready = True
         loops = [self.loading.run(), self._at_work(), self._alive(), self._look()]
         loops += [self._pump(desk) for desk in self.desks.values()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -158,6 +161,11 @@ class Worker:
     def queued(self, model: str, lane: wire.Lane) -> int:
         """Requests of a model that wait in the queue, as last heard."""
         return self._pulls[model, lane].waiting if self.desks[model].serves else self._waiting[model, lane].requests
+
+    def oldest(self, model: str) -> float:
+        """Seconds that the oldest of those has waited which somebody waits for, as far as it is known here."""
+        now, line = time.monotonic(), self.desks[model].lines["work"].requests
+        return now - line[0].arrived if line else self._waiting[model, "work"].oldest(now)
 
     def desk_of(self, name: str) -> Desk | None:
         """The desk of a model, by its key or a name that clients use."""
