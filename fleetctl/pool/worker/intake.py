@@ -110,17 +110,17 @@ class Intake:
             outlet = self.answers.outlet(envelope, self.box)
         else:
             outlet = ResultOutlet(self._js, envelope, self.box)
-        request = Request(envelope, body, lane, delivery, outlet)
+        request = Request(envelope, body, model, lane, delivery, outlet)
         if delivered == 1 and not envelope.body:
-            self.accept(model, request)
+            self.accept(request)
         else:
             self.held[key] = request
             self.coming[model, lane] += 1
-            self.task(self._prepare(model, request, delivered))
+            self.task(self._prepare(request, delivered))
 
-    def accept(self, model: str, request: Request) -> None:
+    def accept(self, request: Request) -> None:
         """A request with all that belongs to it: it waits for an engine from here on."""
-        desk = self._desks[model]
+        desk = self._desks[request.model]
         self.held[request.key] = request
         if self.draining or not desk.serves:
             self.task(self.give_back([request]))
@@ -139,7 +139,7 @@ class Intake:
         request.ready = True
         desk.put(request)
 
-    async def _prepare(self, model: str, request: Request, delivered: int) -> None:
+    async def _prepare(self, request: Request, delivered: int) -> None:
         """Find out about a request that was delivered before, and get a body that lies elsewhere."""
         try:
             if delivered > 1 and not await self._goes_on(request, delivered):
@@ -150,13 +150,16 @@ class Intake:
                 except bodies.BodyGoneError as error:
                     await self._failed(request, 502, error.message)
                     return
+        except BaseException:
+            self.lost([request])
+            raise
         finally:
-            self.coming[model, request.lane] -= 1
+            self.coming[request.model, request.lane] -= 1
         if request.gone:
             await request.ack()
             self.over(request)
         else:
-            self.accept(model, request)
+            self.accept(request)
 
     async def _goes_on(self, request: Request, delivered: int) -> bool:
         """Whether a request that was delivered before is to be worked on here."""
@@ -224,7 +227,7 @@ class Intake:
         """These are asked once more: here where an engine serves their model, else elsewhere."""
         if not requests:
             return
-        desk = self._desks[requests[0].envelope.model]
+        desk = self._desks[requests[0].model]
         if desk.serves and not self.draining:
             desk.put_first(requests)
         else:
@@ -237,11 +240,17 @@ class Intake:
         if request.envelope.body:
             self.task(bodies.remove(self._js, request.envelope))
 
+    def lost(self, requests: Sequence[Request]) -> None:
+        """Something went wrong with these that nobody expected. They are not acknowledged, so they come again."""
+        for request in requests:
+            self.held.pop(request.key, None)
+            self.answers.forget(request.key)
+
     async def give_back(self, requests: Sequence[Request]) -> None:
         """What this box cannot do goes back into the queue, first in line; the other workers learn that it is not to
         blame, or how much."""
         requests = [request for request in requests if not request.settled]
-        told = {request.key: request.broken for request in requests}
+        told = {request.key: request.broken for request in requests if isinstance(request.delivery, Delivered)}
         if told:
             await self._client.publish(wire.STATE, json.dumps({"returned": told}).encode())
         for request in requests:
@@ -253,11 +262,11 @@ class Intake:
 
     async def bury(self, request: Request, reason: str) -> None:
         """Give a request up: keep it for whoever looks into it, tell the client, and have done with it."""
-        log.error("%s: request %s is given up: %s", request.envelope.model, request.envelope.id, reason)
+        log.error("%s: request %s is given up: %s", request.model, request.envelope.id, reason)
         self.counts["dead"] += 1
         body = b"" if request.envelope.body else request.body
         data = request.envelope.pack(body)
-        await self._keep_dead(request.envelope.model, data, reason, request.envelope.id)
+        await self._keep_dead(request.model, data, reason, request.envelope.id)
         await self._failed(request, 502, f"the request is given up: {reason}")
 
     async def _keep_dead(self, model: str, data: bytes, reason: str, identity: str) -> None:
@@ -288,7 +297,7 @@ class Intake:
         request.gone = True
         if request.call is not None:
             request.call.cancel()
-        elif request.ready and self._desks[request.envelope.model].remove(request):
+        elif request.ready and self._desks[request.model].remove(request):
             await request.ack()
             self.over(request)
         else:

@@ -6,6 +6,7 @@ The JSON object::
      "memory": {"limit": …, "taken": …},                      bytes
      "counts": {"delivered": …, "finished": …, "duplicates": …, "returned": …, "dead": …, "cancelled": …},
      "models": {"minilm": {"waiting": …, "waiting_batch": …,  requests in the queue, as last heard
+                           "oldest": …,                       seconds that the oldest of them has waited
                            "local": …, "running": …,          requests that this box holds
                            "tokens_per_second": …, "requests_per_second": …,   of a busy engine
                            "engines": [{"name": …, "unit": …, "phase": "loaded", "pinned": …, "wish": null,
@@ -51,6 +52,7 @@ def _model(worker: Worker, model: str) -> dict[str, Any]:
     desk = worker.desks[model]
     return {
         "waiting": worker.queued(model, "work"),
+        "oldest": round(worker.oldest(model), 1),
         "waiting_batch": worker.queued(model, "batch"),
         "local": sum(len(line) for line in desk.lines.values()),
         "running": sum(len(engine.running) for engine in desk.engines),
