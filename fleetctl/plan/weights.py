@@ -79,7 +79,7 @@ def wanted_by(releases: Iterable[Release]) -> list[Wanted]:
     """Each place once, in the order of the releases."""
     found: dict[tuple[str, str, str], Wanted] = {}
     for release in releases:
-        for engine in release.engines:
+        for engine in release.all_engines:
             place = place_of(engine)
             for rank in engine.ranks if place is not None else ():
                 assert place is not None

@@ -170,6 +170,7 @@ def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
         unknown_model=_quoted(error_body(unknown, "invalid_request_error", "model_not_found", param="model")),
         backends=[_backend(config, backend) for backend in config.backends],
         bridge=_bridge(config, config.bridge) if config.bridge else None,
+        pool=any(server.gateway for backend in config.backends for server in backend.servers),
     )
 
 
@@ -212,12 +213,13 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
         ),
         "patterns": " ".join(_quoted(name) for name in backend.served_as),
         "names": not all(_is_ip(server.address) for server in backend.servers),
+        "pool": any(server.gateway for server in backend.servers),
         "servers": [
             {
                 "name": server.name,
                 "address": endpoint(server.address, server.port),
                 "maxconn": server.maxconn,
-                "agent": _agent(config, backend.name, server.name),
+                "agent": "" if server.gateway else _agent(config, backend.name, server.name),
                 "disabled": server.layout != config.layout,
             }
             for server in backend.servers

@@ -39,7 +39,7 @@ same as JSON Schema for editors, and [templates/example.yaml](../templates/examp
 """
 
 _HEADINGS = {"": "## The file", "a secret": "## A secret"}
-_ENTRIES = {"boxes": "BOX", "models": "MODEL", "layouts": "LAYOUT", "LAYOUT": "MODEL", "copies": "BOX"}
+_ENTRIES = {"boxes": "BOX", "models": "MODEL", "layouts": "LAYOUT", "LAYOUT": "MODEL", "copies": "BOX", "pool": "BOX"}
 
 
 def reference() -> str:
