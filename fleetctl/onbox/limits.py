@@ -35,8 +35,9 @@ _READ = """
 adapter_read adapters_index adapters_look addresses benches box_kind clock connects drained_read
 engine_processes examine_clients examine_engines examine_link examine_memory examine_processes examine_proxy
 examine_units firewall_before firewall_look fleet_text gate_failures generation_read guard_status history
-journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping programs_look
-proxy_figures proxy_requests start_lines superseded_read superseded_states survey tunings unit_states watch
+journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping pool_state
+programs_look proxy_figures proxy_requests start_lines superseded_read superseded_states survey tunings unit_states
+watch
 """
 _DONE = """
 adapter_put adapter_seal adapter_sent adapters_drop adapters_load adapters_note adapters_restore
@@ -154,5 +155,6 @@ RULES: Dict[str, Callable[[Dict[str, Any]], bool]] = {
     "program_help": asks_for_help,
     "container_try": lambda args: makes_container(args) and of_folders(args.get("folders", [])),
     "adapters_tell": lambda args: _on_proxy(args.get("path")),
+    "pool_wish": lambda args: args.get("wish") in ("load", "evict", "pin", "unpin"),
     "drop_page_cache": lambda args: "drop" not in args,
 }
