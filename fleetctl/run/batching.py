@@ -21,7 +21,7 @@ from fleetctl.spec.problems import did_you_mean
 
 OPERATOR = "operator"
 """The role in NATS of whoever submits jobs."""
-FIRST = 15.0
+FIRST = 8.0
 """Seconds in which NATS has to answer at first."""
 RENEW = 5.0
 """Seconds without NATS after which the SSH connection is looked at."""
