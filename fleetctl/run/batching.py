@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Way:
     """How NATS is reached. ``socket`` leads to it; None: straight. ``renew`` makes the way anew where it broke."""
 
     access: wire.NatsAccess
-    secret: str | None
+    secret: str | None = field(repr=False)
     socket: Callable[[], Path] | None = None
     renew: Callable[[], None] | None = None
 
