@@ -88,7 +88,7 @@ def fleet() -> Iterator[tuple[int, list[Gateway]]]:
     process = start(config, folder)
     try:
         deadline = time.monotonic() + 20
-        while http_status(clients) != {"usable": {"minilm": 2, "small": 2, "qwen": 0}}:
+        while (http_status(clients) or {}).get("usable") != {"minilm": 2, "small": 2, "qwen": 0}:
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.05)
         yield clients, gateways
@@ -154,3 +154,9 @@ def test_a_body_that_is_no_json_finds_its_model_by_a_header(fleet: tuple[int, li
     assert post(port, packed, content_type="application/msgpack") == 404
     assert post(port, packed, content_type="application/msgpack", x_model="minilm") == 200
     assert sum(len(gateway.seen) for gateway in gateways) == 1
+
+
+def test_batch_jobs_see_who_waits_and_what_is_free(fleet: tuple[int, list[Gateway]]) -> None:
+    told = http_status(fleet[0])
+    assert told["queued"] == {"minilm": 0, "small": 0, "qwen": 0}
+    assert (told["usable"]["qwen"], told["free"]["minilm"], told["free"]["small"]) == (0, 8000, 8000)
