@@ -56,8 +56,17 @@ def token(model: str) -> str:
 
 
 def subject(model: str, lane: Lane = "work") -> str:
-    """Where requests for a model wait."""
-    return f"{lane}.{token(model)}"
+    """Where requests for a model wait; in the batch lane, where each line has its own subject, all of these."""
+    return f"{lane}.{token(model)}" + (".*.*" if lane == "batch" else "")
+
+
+def batch_subject(model: str, job: str, line: int) -> str:
+    """Where one line of a batch job waits.
+
+    One message for each: a line that waits is not taken a second time, however long it waits, and a job's lines can be
+    counted and removed without touching those of others.
+    """
+    return f"batch.{token(model)}.{token(job)}.{line}"
 
 
 def consumer(model: str, lane: Lane = "work") -> str:
@@ -254,8 +263,6 @@ class GatewayConfig:
     """Seconds that a request may take, where the client asks for no other time."""
     most_body: int = 64 << 20
     """Longest body in bytes."""
-    bodies: str = ""
-    """URL of an S3-compatible bucket for long bodies; empty: JetStream's object store."""
     store: int = 0
     """Bytes of all bodies in the object store at most; 0: no limit of its own."""
 
