@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nats.errors import Error
+from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
 from fleetctl.pool import nats, wire
@@ -47,12 +48,20 @@ class Worker:
                     usage = {"prompt_tokens": 3, "completion_tokens": 2}
                     told = {"asked": json.loads(body), "usage": usage, "filler": "x" * self.long}
                     data = json.dumps(told).encode()
-                    await keep(js, envelope, wire.Frame(wire.Kind.WHOLE, data, self.status, worker="spark1"))
+                    await self._keep(js, envelope, wire.Frame(wire.Kind.WHOLE, data, self.status, worker="spark1"))
                     self.worked.append(envelope.id)
                     await message.ack()
             except (Error, APIError, TimeoutError):
                 await asyncio.sleep(0.05)
         await client.close()
+
+    async def _keep(self, js: JetStreamContext, envelope: wire.Envelope, frame: wire.Frame) -> None:
+        while not self.over.is_set():
+            try:
+                await keep(js, envelope, frame)
+                return
+            except (Error, APIError, TimeoutError):
+                await asyncio.sleep(0.05)
 
 
 @contextmanager
