@@ -38,6 +38,9 @@ class Worker:
         while not self.over.is_set():
             try:
                 for message in await pull.fetch(10, timeout=0.2):
+                    if self.over.is_set():
+                        await message.nak()
+                        continue
                     envelope, body = wire.unpack(message.data)
                     if envelope.body:
                         body = (await (await js.object_store(wire.BODIES)).get(envelope.body)).data or b""
@@ -56,11 +59,13 @@ class Worker:
         await client.close()
 
     async def _keep(self, js: JetStreamContext, envelope: wire.Envelope, frame: wire.Frame) -> None:
-        while not self.over.is_set():
+        while True:
             try:
                 await keep(js, envelope, frame)
                 return
             except (Error, APIError, TimeoutError):
+                if self.over.is_set():
+                    raise
                 await asyncio.sleep(0.05)
 
 
