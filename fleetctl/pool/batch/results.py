@@ -61,12 +61,12 @@ def is_taken(error: APIError) -> bool:
 
 
 async def is_answered(js: JetStreamContext, envelope: wire.Envelope) -> bool:
-    """Whether a line has its answer already: to be asked before one is worked on that was delivered before."""
-    try:
-        await js.get_last_msg(wire.RESULTS, envelope.answer)
-    except NotFoundError:
-        return False
-    return True
+    """Whether a line has its answer already: to be asked before one is worked on that was delivered before.
+
+    It counts messages and reads none: workers have no need to read answers.
+    """
+    info = await js.stream_info(wire.RESULTS, subjects_filter=envelope.answer)
+    return envelope.answer in (info.state.subjects or {})
 
 
 async def keep(js: JetStreamContext, envelope: wire.Envelope, frame: wire.Frame) -> bool:
