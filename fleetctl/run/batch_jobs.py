@@ -152,7 +152,7 @@ def remove(way: Way, name: str) -> None:
 @contextlib.asynccontextmanager
 async def _books(way: Way, *, make: bool = False) -> AsyncIterator[Books]:
     async with connected(way) as client:
-        yield await open_books(client.jetstream(timeout=ANSWERS_IN), make=make)
+        yield await open_books(client.jetstream(timeout=ANSWERS_IN), make=make, store=way.store)
 
 
 def _ran(work: Callable[[], Awaitable[Result]]) -> Result:

@@ -35,6 +35,8 @@ class Way:
     secret: str | None = field(repr=False)
     socket: Callable[[], Path] | None = None
     renew: Callable[[], None] | None = None
+    store: int = 0
+    """Bytes that NATS keeps at most; 0: not known."""
 
 
 def targets_of(fleet: Fleet, model: str | None) -> Targets:
@@ -138,7 +140,7 @@ def way(subject: Subject) -> Iterator[Way]:
     tunnel = _Tunnel(subject, boxes, nats.port)
     try:
         tunnel.open()
-        yield Way(access, secret, lambda: tunnel.path, tunnel.renew)
+        yield Way(access, secret, lambda: tunnel.path, tunnel.renew, nats.store)
     finally:
         tunnel.close()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nats.errors import Error
+from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
 from fleetctl.pool import nats, wire
@@ -37,6 +38,9 @@ class Worker:
         while not self.over.is_set():
             try:
                 for message in await pull.fetch(10, timeout=0.2):
+                    if self.over.is_set():
+                        await message.nak()
+                        continue
                     envelope, body = wire.unpack(message.data)
                     if envelope.body:
                         body = (await (await js.object_store(wire.BODIES)).get(envelope.body)).data or b""
@@ -47,12 +51,22 @@ class Worker:
                     usage = {"prompt_tokens": 3, "completion_tokens": 2}
                     told = {"asked": json.loads(body), "usage": usage, "filler": "x" * self.long}
                     data = json.dumps(told).encode()
-                    await keep(js, envelope, wire.Frame(wire.Kind.WHOLE, data, self.status, worker="spark1"))
+                    await self._keep(js, envelope, wire.Frame(wire.Kind.WHOLE, data, self.status, worker="spark1"))
                     self.worked.append(envelope.id)
                     await message.ack()
             except (Error, APIError, TimeoutError):
                 await asyncio.sleep(0.05)
         await client.close()
+
+    async def _keep(self, js: JetStreamContext, envelope: wire.Envelope, frame: wire.Frame) -> None:
+        while True:
+            try:
+                await keep(js, envelope, frame)
+                return
+            except (Error, APIError, TimeoutError):
+                if self.over.is_set():
+                    raise
+                await asyncio.sleep(0.05)
 
 
 @contextmanager

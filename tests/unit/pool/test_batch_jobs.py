@@ -18,6 +18,7 @@ from natsserver import NatsServer, needs_nats, running
 from fleetctl.errors import FleetError, RefusedError, SpecError
 from fleetctl.pool import wire
 from fleetctl.pool.batch import complete as completing
+from fleetctl.pool.batch import submit as submitting
 from fleetctl.pool.batch.books import Standing
 from fleetctl.pool.batch.complete import Progress
 from fleetctl.pool.batch.estimate import Tally
@@ -47,6 +48,7 @@ class Heard:
         self.before: Standing | None = None
         self.lines: int | None = None
         self.away = 0.0
+        self.full: set[str] = set()
         self.tally = Tally()
         self.cancelled = False
 
@@ -55,6 +57,7 @@ class Heard:
 
     def hear(self, progress: Progress) -> None:
         self.away = max(self.away, progress.away)
+        self.full.add(progress.full)
         self.on(progress)
 
     def submitted(self, job: Job, lines: int) -> None:
@@ -282,6 +285,37 @@ def test_long_bodies_and_long_answers_lie_aside_and_come_back_whole(server: Nats
 
     with pytest.raises(Exception, match="NotFound"):
         asyncio.run(left())
+
+
+def test_a_queue_that_is_full_takes_more_as_lines_are_answered(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitting, "ROOM_AGAIN", 0.05)
+    heard = Heard()
+    bounded = Way(server.access, None, store=400_000)
+    with working(server.access, pace=0.002):
+        done = batch_jobs.carry_out(bounded, file_of(250), paths("x", tmp_path / "out.jsonl"), heard)
+    assert done is not None and done.answered == 250 and "queue" in heard.full
+
+
+def test_answers_without_room_are_said_to_be_and_come_once_there_is_some(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completing, "LOOK_EVERY", 0.1)
+    bounded = Way(server.access, None, store=500_000)
+    with working(server.access, long=10_000):
+        batch_jobs.carry_out(bounded, file_of(10), paths("x", tmp_path / "old.jsonl"), Heard())
+        (old,) = batch_jobs.jobs(bounded)
+
+        def make_room(progress: Progress) -> None:
+            if progress.full == "answers" and progress.tally.answered < 10 and not threads:
+                threads.append(threading.Thread(target=lambda: batch_jobs.remove(bounded, old.job.name)))
+                threads[0].start()
+
+        threads: list[threading.Thread] = []
+        done = batch_jobs.carry_out(bounded, file_of(9), paths("x", tmp_path / "new.jsonl"), Heard(make_room))
+    assert done is not None and done.answered == 9 and threads
+    threads[0].join()
 
 
 def test_answers_that_are_errors_are_counted_and_fetched_apart(server: NatsServer, tmp_path: Path) -> None:
