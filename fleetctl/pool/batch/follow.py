@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import nats.errors
 from nats.js import JetStreamContext
@@ -29,7 +29,7 @@ KEPT = 60.0
 Pull = JetStreamContext.PullSubscription
 
 
-async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncIterator[list[Answer]]:
+async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncGenerator[list[Answer], None]:
     """Every answer of a job, those that are there first, then as they come; without end.
 
     What comes together is given together. An empty list says that there are no more now, and that the server is there.
@@ -65,7 +65,7 @@ async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncIt
             await _end(pull)
 
 
-async def there(js: JetStreamContext, job: str, patience: Patience) -> AsyncIterator[list[Answer]]:
+async def there(js: JetStreamContext, job: str, patience: Patience) -> AsyncGenerator[list[Answer], None]:
     """The answers of a job that are there now."""
     stream = answers(js, job, patience)
     async with contextlib.aclosing(stream) as several:
