@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moving import Moving, Ran, eventually
+from moving import BOXES, Moving, Ran, eventually
 from test_lab_pool import PASSWORDS, with_pool
 
 LINES = 240
@@ -42,6 +42,8 @@ def answered(moving: Moving, text: str) -> int:
 
 def test_each_line_is_answered_once_whatever_becomes_of_the_fleet(moving: Moving, text: str, tmp_path: Path) -> None:
     moving.cutover("pool", text=text, env=PASSWORDS)
+    for box in BOXES:
+        moving.control(box, speed=0.2)  # the job outlasts what is done to the fleet
     words = ("batch", "run", str(questions(tmp_path)), "--out", str(tmp_path / "answers.jsonl"))
     first = moving.start(*words, text=text, env=PASSWORDS)
     job = first.until_event("job")["job"]
@@ -57,6 +59,8 @@ def test_each_line_is_answered_once_whatever_becomes_of_the_fleet(moving: Moving
     eventually(lambda: answered(moving, text) > before or before == LINES - 1)
     moving.lab.power_off("box1")
     moving.lab.power_on("box1")
+    for box in BOXES:
+        moving.control(box, speed=20)
     eventually(lambda: answered(moving, text) >= LINES - 1)  # the last is for a model that is in the pool alone
     moving.cutover("pool", text=text, env=PASSWORDS)
     ran: Ran = again.finish()

@@ -23,7 +23,7 @@ from fleetctl.pool.batch.submit import submit
 LOOK_EVERY = 5.0
 """Seconds between two looks at what else became of a job of which no answers come."""
 ROUNDS = 3
-"""How often lines are submitted again that left the queue without an answer."""
+"""How often lines are submitted that leave the queue without an answer, while no others are answered."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ async def complete(books: Books, file: BatchFile, job: Job, spool: Spool, teller
     """
     tally, lines = Tally(), {line.number for line in file.lines}
     known = await _known(books, job, teller)
-    for _ in range(ROUNDS):
+    rounds, had = 0, 0
+    while rounds < ROUNDS:
+        rounds, had = (rounds + 1, had) if len(spool) == had else (1, len(spool))
         await submit(books, file, job, teller.patience, teller.accepted)
         if await _cancelled(books, job, teller):
             await teller.patience.call(lambda: books.stop(job.name))  # also what came in after it was cancelled
@@ -110,7 +112,7 @@ async def complete(books: Books, file: BatchFile, job: Job, spool: Spool, teller
             async for found in stream:
                 tally = counted(found, spool.keep, tally)
                 teller.counted(tally, new=len(spool) > known)
-                if not spool.missing:
+                if len(spool) >= len(lines):
                     return True
                 if not found and look.strikes():
                     if await _cancelled(books, job, teller):
@@ -119,8 +121,8 @@ async def complete(books: Books, file: BatchFile, job: Job, spool: Spool, teller
                     if await teller.patience.call(lambda: books.missing(job.name, lines)):
                         break
     raise FleetError(
-        f"{len(spool.missing)} lines of {job.name} left the queue {ROUNDS} times without an answer, "
-        f"line {spool.missing[0]} first",
+        f"{len(spool.missing)} lines of {job.name} left the queue {ROUNDS} times without an answer, line "
+        f"{spool.missing[0]} first",
         hint="the workers' logs say why; the same command tries it again",
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import threading
 import time
@@ -164,6 +165,29 @@ def test_nats_that_is_killed_in_the_middle_loses_nothing(server: NatsServer, tmp
         again = Heard(kill)
         finished(server, file_of(301), tmp_path, again)
     assert killed.is_set()
+
+
+def test_a_power_cut_that_takes_the_last_lines_and_answers_is_made_good(server: NatsServer, tmp_path: Path) -> None:
+    store, before = tmp_path / "store", tmp_path / "before"
+    cuts = iter((20, 60))
+    due = next(cuts)
+
+    def cut(progress: Progress) -> None:
+        nonlocal due
+        if progress.tally.answered < due:
+            return
+        server.stop(signal.SIGKILL)
+        if not before.exists():
+            shutil.copytree(store, before)
+        else:
+            shutil.rmtree(store)
+            before.rename(store)
+        due = next(cuts, 1_000)
+        server.start()
+
+    with working(server.access, pace=0.01):
+        finished(server, file_of(120), tmp_path, Heard(cut))
+    assert due == 1_000
 
 
 def test_a_worker_that_is_gone_in_the_middle_is_followed_by_another(server: NatsServer, tmp_path: Path) -> None:
