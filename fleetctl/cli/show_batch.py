@@ -80,6 +80,9 @@ class Shown:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -110,6 +113,7 @@ class Shown:
 
     def submitted(self, job: Job, lines: int) -> None:
         """All is accepted, and nobody waits."""
+        self._stop()
         if self._as_json:
             emit("submitted", job=job.name, lines=lines)
             return
@@ -118,6 +122,7 @@ class Shown:
 
     def written(self, job: Job, done: Written, tally: Tally, *, cancelled: bool) -> None:
         """The answers are in files."""
+        self._stop()
         if cancelled:
             say(f"{job.name} was cancelled meanwhile; what was answered before is written", as_json=self._as_json)
         show_written(
