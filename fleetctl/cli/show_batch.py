@@ -137,7 +137,8 @@ class Shown:
             away = seconds(progress.away)
             return f"NATS has not answered for {away}; it keeps what it accepted, and this goes on once it is back"
         if progress.full == "answers":
-            return "no room for more answers: fetch and remove jobs that are finished (`fleetctl batch list`)"
+            done = self._before + progress.submitted
+            return f"{done} lines submitted, no room for more answers: fetch and remove others (`fleetctl batch list`)"
         if progress.phase == "submitting":
             done, of = self._before + progress.submitted, max(1, self._before + progress.to_submit)
             room = ", the queue is full: more as lines are answered" if progress.full else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, ObjectStoreConfig, StorageType
-from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, NoKeysError, NotFoundError
+from nats.js.errors import BucketNotFoundError, KeyNotFoundError, NoKeysError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
@@ -18,11 +18,6 @@ from fleetctl.pool.nats import QueueError
 
 JOBS = "jobs"
 """Bucket of the key-value store with one entry per job, and of the object store with the names of its lines."""
-
-
-SHARE_OF_LINES = 0.1
-SHARE_OF_ANSWERS = 0.3
-"""Shares of the store for lines that wait and for answers; long bodies have their own, requests the rest."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +47,16 @@ class Books:
     """Jobs by their names. Every method raises nats' own errors when the server does not answer."""
 
     def __init__(
-        self, js: JetStreamContext, lists: JetStreamContext, jobs: KeyValue | None, names: ObjectStore | None
+        self,
+        js: JetStreamContext,
+        lists: JetStreamContext,
+        jobs: KeyValue | None,
+        names: ObjectStore | None,
+        store: int = 0,
     ) -> None:
         self.js = js
         self._lists = lists
+        self.store = store
         self._jobs = jobs
         self._names = names
 
@@ -119,12 +120,6 @@ class Books:
         waiting = await self.waiting(job)
         return lines - waiting - await self.answered(job)
 
-    async def answers_are_full(self) -> bool:
-        """Whether there is hardly any room for further answers."""
-        info = await self.js.stream_info(wire.RESULTS)
-        most = info.config.max_bytes or -1
-        return most > 0 and info.state.bytes > 0.9 * most
-
     async def stop(self, job: str) -> int:
         """Remove the lines that wait. Returns how many they were; those at work are still answered."""
         waiting = await self.waiting(job)
@@ -166,9 +161,8 @@ class Books:
 async def open_books(js: JetStreamContext, lists: JetStreamContext, *, make: bool = False, store: int = 0) -> Books:
     """The books of a pool's NATS; with ``make`` they are begun where there are none.
 
-    ``lists`` is asked for all lines of a job, some megabytes for the largest, and has time for it. ``store``: bytes that
-    the server keeps at most; the batch lane then gets its part of them and no more, so that there is always room for
-    requests that somebody waits for. 0: not known, no limit.
+    ``lists`` is asked for all lines of a job, some megabytes for the largest, and has time for it. ``store``: bytes
+    that the server keeps at most, of which the batch lane takes its part; 0: not known, no limit.
     Raises QueueError when no program of a pool has made its streams there.
     """
     try:
@@ -179,26 +173,10 @@ async def open_books(js: JetStreamContext, lists: JetStreamContext, *, make: boo
             hint="`fleetctl cutover` to a layout that has models in a pool starts them",
         ) from None
     if make:
-        if store:
-            await _limit(js, wire.BATCH, int(store * SHARE_OF_LINES))
-            await _limit(js, wire.RESULTS, int(store * SHARE_OF_ANSWERS))
         jobs = await js.create_key_value(KeyValueConfig(bucket=JOBS, storage=StorageType.FILE, replicas=replicas))
         names = ObjectStoreConfig(storage=StorageType.FILE, replicas=replicas)
-        return Books(js, lists, jobs, await js.create_object_store(JOBS, names))
+        return Books(js, lists, jobs, await js.create_object_store(JOBS, names), store)
     try:
         return Books(js, lists, await js.key_value(JOBS), await js.object_store(JOBS))
     except (BucketNotFoundError, NotFoundError):
         return Books(js, lists, None, None)
-
-
-async def _limit(js: JetStreamContext, name: str, most: int) -> None:
-    config = (await js.stream_info(name)).config
-    if config.max_bytes == most:
-        return
-    try:
-        await js.update_stream(config.evolve(max_bytes=most))
-    except APIError as error:
-        raise QueueError(
-            f"NATS does not set {most} bytes aside for {name}: {error.description}",
-            hint="`pool: nats: store:` in fleet.yaml is how much it may take; `fleetctl apply` tells it",
-        ) from None

@@ -17,6 +17,7 @@ from fleetctl.pool.batch.follow import Clock, answers, there
 from fleetctl.pool.batch.job import Job
 from fleetctl.pool.batch.lines import BatchFile
 from fleetctl.pool.batch.output import Spool
+from fleetctl.pool.batch.quota import Full
 from fleetctl.pool.batch.results import Answer
 from fleetctl.pool.batch.submit import submit
 
@@ -43,8 +44,8 @@ class Progress:
     """Seconds to the end, as it goes now."""
     away: float = 0.0
     """Seconds for which NATS has not answered."""
-    full: Literal["", "queue", "answers"] = ""
-    """What has no room now: the queue for further lines, or the store for further answers."""
+    full: Full = ""
+    """What has no room now."""
 
 
 Hear = Callable[[Progress], None]
@@ -65,14 +66,9 @@ class Teller:
         """What is answered so far."""
         return self._now.tally
 
-    def accepted(self, done: int, of: int, full: bool) -> None:
-        """So many lines were accepted; ``full``: there is no room for more now."""
-        told = replace(self._now, phase="submitting", submitted=done, to_submit=of)
-        self._say(replace(told, full="queue" if full else ""))
-
-    def stuck(self, full: bool) -> None:
-        """No answers come; ``full``: there is no room for them."""
-        self._say(replace(self._now, full="answers" if full else ""))
+    def accepted(self, done: int, of: int, full: Full) -> None:
+        """So many lines were accepted; ``full``: what has no room for more now."""
+        self._say(replace(self._now, phase="submitting", submitted=done, to_submit=of, full=full))
 
     def counted(self, tally: Tally, *, new: bool) -> None:
         """So many are answered; ``new``: not only read now, as those are that were there before."""
@@ -80,8 +76,7 @@ class Teller:
             self._pace.add(time.monotonic(), tally)
         rate, tokens = self._pace.rates()
         left = self._pace.left(self._now.lines - tally.answered)
-        told = replace(self._now, phase="answering", tally=tally, rate=rate, token_rate=tokens, left=left)
-        self._say(replace(told, full=self._now.full if tally == self._now.tally else ""))
+        self._say(replace(self._now, phase="answering", tally=tally, rate=rate, token_rate=tokens, left=left))
 
     async def _away(self, seconds: float) -> None:
         self._say(replace(self._now, away=seconds))
@@ -117,7 +112,6 @@ async def complete(books: Books, file: BatchFile, job: Job, spool: Spool, teller
                 if not found and look.strikes():
                     if await _cancelled(books, job, teller):
                         return False
-                    teller.stuck(await teller.patience.call(books.answers_are_full))
                     if await teller.patience.call(lambda: books.missing(job.name, lines)):
                         break
     raise FleetError(

@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from nats.js import JetStreamContext
@@ -23,6 +23,7 @@ from fleetctl.pool.batch.books import Books
 from fleetctl.pool.batch.estimate import tokens_of
 from fleetctl.pool.batch.job import KEPT, Job, name_of, pack_names
 from fleetctl.pool.batch.lines import BatchFile, Line
+from fleetctl.pool.batch.quota import Full, look
 from fleetctl.pool.batch.results import is_taken
 from fleetctl.pool.nats import QueueError
 
@@ -68,48 +69,45 @@ async def _somebody_pulls(js: JetStreamContext, models: Iterable[str]) -> None:
 
 
 async def submit(
-    books: Books, file: BatchFile, job: Job, patience: Patience, hear: Callable[[int, int, bool], None]
+    books: Books, file: BatchFile, job: Job, patience: Patience, hear: Callable[[int, int, Full], None]
 ) -> int:
     """Publish the lines that neither wait nor are answered. Returns how many those were.
 
-    ``hear`` is told how many of how many JetStream has acknowledged, and whether there is no room for more now. Such a
-    line is tried again: there will be room as others are answered.
+    ``hear`` is told how many of how many JetStream has acknowledged, and what has no room for more now. There will be
+    room as others are answered, or are removed.
     """
     missing = await patience.call(lambda: books.missing(job.name, {line.number for line in file.lines}))
     todo = [line for line in file.lines if line.number in missing]
-    rest, done = iter(todo), 0
-    hear(0, len(todo), False)
-
+    size = sum(line.end - line.start for line in todo) / max(1, len(todo))
     # JetStream remembers an id for a while after its message has gone: one that was cancelled may come again at once.
-    submission = secrets.token_hex(4)
+    submission, done = secrets.token_hex(4), 0
+    hear(0, len(todo), "")
+    while done < len(todo):
+        count, full = await patience.call(lambda: look(books.js, books.store, size))
+        if not count:
+            hear(done, len(todo), full)
+            await asyncio.sleep(ROOM_AGAIN)
+            continue
+        rest = iter(todo[done : done + count])
 
-    def full() -> None:
-        hear(done, len(todo), True)
+        async def publish_some(rest: Iterator[Line] = rest) -> None:
+            nonlocal done
+            for line in rest:
+                await _publish(books.js, file, job, line, submission, patience)
+                done += 1
+                hear(done, len(todo), "")
 
-    async def publish_some() -> None:
-        nonlocal done
-        for line in rest:
-            await _publish(books.js, file, job, line, submission, patience, full)
-            done += 1
-            hear(done, len(todo), False)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(todo))):
-                group.create_task(publish_some())
-    except* FleetError as several:
-        raise several.exceptions[0] from None
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(AT_ONCE, count)):
+                    group.create_task(publish_some())
+        except* FleetError as several:
+            raise several.exceptions[0] from None
     return len(todo)
 
 
 async def _publish(
-    js: JetStreamContext,
-    file: BatchFile,
-    job: Job,
-    line: Line,
-    submission: str,
-    patience: Patience,
-    full: Callable[[], None],
+    js: JetStreamContext, file: BatchFile, job: Job, line: Line, submission: str, patience: Patience
 ) -> None:
     body = file.body(line)
     data = as_bytes(body)
@@ -141,7 +139,6 @@ async def _publish(
             if not is_without_room(error):
                 said = error.description or f"error {error.err_code}"
                 raise QueueError(f"NATS does not take line {line.number}: {said}") from None
-        full()
         await asyncio.sleep(ROOM_AGAIN)
 
 

@@ -33,7 +33,7 @@ class Worker:
 
     async def _serve(self) -> None:
         client = await nats.connect(self.access, "worker", wait=10)
-        js = client.jetstream()
+        js = client.jetstream(timeout=1)
         pull = await js.pull_subscribe_bind(durable=wire.consumer("m", "batch"), stream=wire.BATCH)
         while not self.over.is_set():
             try:
@@ -84,7 +84,7 @@ def prepare(access: wire.NatsAccess) -> None:
 
     async def made() -> None:
         client = await nats.connect(access, "test", wait=10)
-        js = client.jetstream()
+        js = client.jetstream(timeout=1)
         await nats.make_streams(js)
         await nats.make_consumer(js, "m", "batch")
         await nats.make_bucket(js)

@@ -19,6 +19,7 @@ from natsserver import NatsServer, needs_nats, running
 from fleetctl.errors import FleetError, RefusedError, SpecError
 from fleetctl.pool import wire
 from fleetctl.pool.batch import complete as completing
+from fleetctl.pool.batch import quota
 from fleetctl.pool.batch import submit as submitting
 from fleetctl.pool.batch.books import Standing
 from fleetctl.pool.batch.complete import Progress
@@ -34,7 +35,9 @@ pytestmark = needs_nats
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
+    monkeypatch.setattr(batch_jobs, "ANSWERS_IN", 1.0)  # what was asked of a server that is killed is not waited for
+    monkeypatch.setattr(batch_jobs, "LISTS_IN", 1.0)
     with running(tmp_path) as server:
         prepare(server.access)
         yield server
@@ -315,30 +318,33 @@ def test_a_queue_that_is_full_takes_more_as_lines_are_answered(
     server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submitting, "ROOM_AGAIN", 0.05)
+    monkeypatch.setattr(quota, "ANSWER", 500)
+    monkeypatch.setattr(completing, "ROUNDS", 1)  # nothing is lost and submitted again
     heard = Heard()
     bounded = Way(server.access, None, store=400_000)
-    with working(server.access, pace=0.002):
+    with working(server.access, pace=0.002) as worker:
         done = batch_jobs.carry_out(bounded, file_of(250), paths("x", tmp_path / "out.jsonl"), heard)
     assert done is not None and done.answered == 250 and "queue" in heard.full
+    assert len(worker.worked) == 250
 
 
-def test_answers_without_room_are_said_to_be_and_come_once_there_is_some(
+def test_without_room_for_answers_lines_are_held_back_until_there_is_some(
     server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completing, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(submitting, "ROOM_AGAIN", 0.05)
     bounded = Way(server.access, None, store=500_000)
-    with working(server.access, long=10_000):
-        batch_jobs.carry_out(bounded, file_of(10), paths("x", tmp_path / "old.jsonl"), Heard())
+    threads: list[threading.Thread] = []
+    with working(server.access, long=15_000):
+        batch_jobs.carry_out(bounded, file_of(9), paths("x", tmp_path / "old.jsonl"), Heard())
         (old,) = batch_jobs.jobs(bounded)
 
         def make_room(progress: Progress) -> None:
-            if progress.full == "answers" and progress.tally.answered < 10 and not threads:
+            if progress.full == "answers" and not threads:
                 threads.append(threading.Thread(target=lambda: batch_jobs.remove(bounded, old.job.name)))
                 threads[0].start()
 
-        threads: list[threading.Thread] = []
-        done = batch_jobs.carry_out(bounded, file_of(9), paths("x", tmp_path / "new.jsonl"), Heard(make_room))
-    assert done is not None and done.answered == 9 and threads
+        done = batch_jobs.carry_out(bounded, file_of(8), paths("x", tmp_path / "new.jsonl"), Heard(make_room))
+    assert done is not None and done.answered == 8 and threads
     threads[0].join()
 
 

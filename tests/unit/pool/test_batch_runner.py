@@ -48,6 +48,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServ
     monkeypatch.setattr(wire, "AT_WORK_EVERY", 0.3)
     monkeypatch.setattr(module, "AGAIN", 0.05)
     monkeypatch.setattr(module, "LATER", 0.2)
+    monkeypatch.setattr(batch_jobs, "ANSWERS_IN", 1.0)
+    monkeypatch.setattr(batch_jobs, "LISTS_IN", 1.0)
     with running(tmp_path) as server:
         prepare(server.access)
         asyncio.run(_with_consumer(server))
