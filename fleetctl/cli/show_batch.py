@@ -80,6 +80,9 @@ class Shown:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -97,7 +100,7 @@ class Shown:
 
     def hear(self, progress: Progress) -> None:
         """How far it is now."""
-        gone = progress.away > 0 and not (self._last and self._last.away > 0)
+        gone = bool(progress.away or progress.full) and not (self._last and (self._last.away or self._last.full))
         self._last = progress
         self._left.accepted = min(self._left.lines, self._before + progress.submitted)
         now = time.monotonic()
@@ -110,6 +113,7 @@ class Shown:
 
     def submitted(self, job: Job, lines: int) -> None:
         """All is accepted, and nobody waits."""
+        self._stop()
         if self._as_json:
             emit("submitted", job=job.name, lines=lines)
             return
@@ -118,6 +122,7 @@ class Shown:
 
     def written(self, job: Job, done: Written, tally: Tally, *, cancelled: bool) -> None:
         """The answers are in files."""
+        self._stop()
         if cancelled:
             say(f"{job.name} was cancelled meanwhile; what was answered before is written", as_json=self._as_json)
         show_written(
@@ -131,9 +136,13 @@ class Shown:
         if progress.away > 0:
             away = seconds(progress.away)
             return f"NATS has not answered for {away}; it keeps what it accepted, and this goes on once it is back"
+        if progress.full == "answers":
+            done = self._before + progress.submitted
+            return f"{done} lines submitted, no room for more answers: fetch and remove others (`fleetctl batch list`)"
         if progress.phase == "submitting":
             done, of = self._before + progress.submitted, max(1, self._before + progress.to_submit)
-            return f"{_bar(done, of)} {done}/{of} submitted"
+            room = ", the queue is full: more as lines are answered" if progress.full else ""
+            return f"{_bar(done, of)} {done}/{of} submitted{room}"
         tally = progress.tally
         parts = [f"{_bar(tally.answered, progress.lines)} {tally.answered}/{progress.lines} answered"]
         if progress.rate:
@@ -250,6 +259,7 @@ def _progress(progress: Progress, price: Price | None) -> dict[str, Any]:
     told: dict[str, Any] = {"phase": progress.phase, "submitted": progress.submitted, "to_submit": progress.to_submit}
     told |= {"answered": progress.tally.answered, "lines": progress.lines, "rate": progress.rate}
     told |= {"token_rate": progress.token_rate, "seconds_left": progress.left, "away": progress.away}
+    told["full"] = progress.full
     return told | _tally(progress.tally, price)
 
 

@@ -29,6 +29,8 @@ Result = TypeVar("Result")
 
 ANSWERS_IN = 3.0
 """Seconds that NATS has for one answer, before it is asked again."""
+LISTS_IN = 10.0
+"""The same for a list of all lines of a job."""
 
 
 class Showing(Protocol):
@@ -152,7 +154,8 @@ def remove(way: Way, name: str) -> None:
 @contextlib.asynccontextmanager
 async def _books(way: Way, *, make: bool = False) -> AsyncIterator[Books]:
     async with connected(way) as client:
-        yield await open_books(client.jetstream(timeout=ANSWERS_IN), make=make)
+        js, lists = client.jetstream(timeout=ANSWERS_IN), client.jetstream(timeout=LISTS_IN)
+        yield await open_books(js, lists, make=make, store=way.store)
 
 
 def _ran(work: Callable[[], Awaitable[Result]]) -> Result:

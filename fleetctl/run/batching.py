@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from nats.aio.client import Client
 
 from fleetctl.errors import BoxError, FleetError, SpecError
 from fleetctl.pool import wire
@@ -17,6 +18,7 @@ from fleetctl.remote.connection import BoxConnection
 from fleetctl.remote.errors import SeveralBoxesError
 from fleetctl.run.subject import Subject
 from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.fleet_pool import Pool
 from fleetctl.spec.problems import did_you_mean
 
 OPERATOR = "operator"
@@ -35,6 +37,8 @@ class Way:
     secret: str | None = field(repr=False)
     socket: Callable[[], Path] | None = None
     renew: Callable[[], None] | None = None
+    store: int = 0
+    """Bytes that NATS keeps at most; 0: not known."""
 
 
 def targets_of(fleet: Fleet, model: str | None) -> Targets:
@@ -51,17 +55,16 @@ def targets_of(fleet: Fleet, model: str | None) -> Targets:
 
 def boxes_of(fleet: Fleet) -> tuple[str, ...]:
     """Boxes that run NATS. Raises SpecError where fleet.yaml has no pool."""
-    return tuple(_pool(fleet).nats.boxes)
+    return _pool(fleet).nats.boxes
 
 
-def _pool(fleet: Fleet) -> Any:
-    pool = getattr(fleet, "pool", None)
-    if pool is None:
+def _pool(fleet: Fleet) -> Pool:
+    if fleet.pool is None:
         raise SpecError(
             "this fleet has no queue for batch jobs: fleet.yaml has no `pool:`",
             hint="docs/batch.md shows what it takes",
         )
-    return pool
+    return fleet.pool
 
 
 class _Tunnel:
@@ -138,13 +141,13 @@ def way(subject: Subject) -> Iterator[Way]:
     tunnel = _Tunnel(subject, boxes, nats.port)
     try:
         tunnel.open()
-        yield Way(access, secret, lambda: tunnel.path, tunnel.renew)
+        yield Way(access, secret, lambda: tunnel.path, tunnel.renew, nats.store)
     finally:
         tunnel.close()
 
 
 @contextlib.asynccontextmanager
-async def connected(way: Way) -> AsyncIterator[Any]:
+async def connected(way: Way) -> AsyncIterator[Client]:
     """A connection to NATS. What goes wrong in the first seconds is raised; later it comes back by itself."""
     client = await connect(way.access, "fleetctl batch", wait=FIRST, secret=way.secret, socket=way.socket)
     try:

@@ -45,7 +45,8 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 def subject_of(sshd: Sshd, port: int, password: Path) -> Subject:
     """A fleet of one box, which runs NATS at that port."""
     passwords = SimpleNamespace(operator=Secret(file=str(password)))
-    pool = SimpleNamespace(nats=SimpleNamespace(boxes=("spark1",), port=port, passwords=passwords, tls=None))
+    nats = SimpleNamespace(boxes=("spark1",), port=port, passwords=passwords, tls=None, store=1 << 30)
+    pool = SimpleNamespace(nats=nats)
     fleet = cast(Fleet, SimpleNamespace(boxes={"spark1": sshd.box()}, pool=pool))
     return Subject(fleet, "", Boxes({"spark1": sshd.connect()}))
 

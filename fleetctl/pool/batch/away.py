@@ -15,14 +15,22 @@ Result = TypeVar("Result")
 PAUSE = 0.5
 """Seconds between two tries."""
 
+_NO_ROOM = frozenset({10023, 10047, 10077})
+"""insufficient resources; insufficient storage resources available; maximum bytes (or messages) exceeded."""
+
 Hear = Callable[[float], Awaitable[None]]
 """Told after each failed try for how many seconds NATS has been away; 0.0 once, when it answers again."""
+
+
+def is_without_room(error: APIError) -> bool:
+    """Whether JetStream has no place for a message: a stream is full, or the disk that all streams may take."""
+    return error.err_code in _NO_ROOM
 
 
 def is_away(error: BaseException) -> bool:
     """Whether an error says that NATS is not there, or not yet ready, and may be in a moment."""
     if isinstance(error, APIError):
-        return isinstance(error, ServiceUnavailableError | ServerError)
+        return isinstance(error, ServiceUnavailableError | ServerError) and not is_without_room(error)
     gone = (nats.errors.TimeoutError, nats.errors.NoRespondersError, nats.errors.ConnectionClosedError)
     coming = (nats.errors.ConnectionReconnectingError, nats.errors.StaleConnectionError, NoStreamResponseError)
     return isinstance(error, (*gone, *coming, nats.errors.OutboundBufferLimitError, TimeoutError, OSError))

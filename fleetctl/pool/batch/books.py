@@ -46,8 +46,17 @@ class Standing:
 class Books:
     """Jobs by their names. Every method raises nats' own errors when the server does not answer."""
 
-    def __init__(self, js: JetStreamContext, jobs: KeyValue | None, names: ObjectStore | None) -> None:
+    def __init__(
+        self,
+        js: JetStreamContext,
+        lists: JetStreamContext,
+        jobs: KeyValue | None,
+        names: ObjectStore | None,
+        store: int = 0,
+    ) -> None:
         self.js = js
+        self._lists = lists
+        self.store = store
         self._jobs = jobs
         self._names = names
 
@@ -137,7 +146,7 @@ class Books:
             await bucket.delete(name)
 
     async def _numbers(self, stream: str, subjects: str) -> set[int]:
-        info = await self.js.stream_info(stream, subjects_filter=subjects)
+        info = await self._lists.stream_info(stream, subjects_filter=subjects)
         return {int(subject.rsplit(".", 1)[-1]) for subject in info.state.subjects or {}}
 
     def _kv(self) -> KeyValue:
@@ -149,9 +158,11 @@ class Books:
         return self._names
 
 
-async def open_books(js: JetStreamContext, *, make: bool = False) -> Books:
+async def open_books(js: JetStreamContext, lists: JetStreamContext, *, make: bool = False, store: int = 0) -> Books:
     """The books of a pool's NATS; with ``make`` they are begun where there are none.
 
+    ``lists`` is asked for all lines of a job, some megabytes for the largest, and has time for it. ``store``: bytes
+    that the server keeps at most, of which the batch lane takes its part; 0: not known, no limit.
     Raises QueueError when no program of a pool has made its streams there.
     """
     try:
@@ -164,8 +175,8 @@ async def open_books(js: JetStreamContext, *, make: bool = False) -> Books:
     if make:
         jobs = await js.create_key_value(KeyValueConfig(bucket=JOBS, storage=StorageType.FILE, replicas=replicas))
         names = ObjectStoreConfig(storage=StorageType.FILE, replicas=replicas)
-        return Books(js, jobs, await js.create_object_store(JOBS, names))
+        return Books(js, lists, jobs, await js.create_object_store(JOBS, names), store)
     try:
-        return Books(js, await js.key_value(JOBS), await js.object_store(JOBS))
+        return Books(js, lists, await js.key_value(JOBS), await js.object_store(JOBS))
     except (BucketNotFoundError, NotFoundError):
-        return Books(js, None, None)
+        return Books(js, lists, None, None)

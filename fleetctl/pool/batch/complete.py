@@ -17,13 +17,14 @@ from fleetctl.pool.batch.follow import Clock, answers, there
 from fleetctl.pool.batch.job import Job
 from fleetctl.pool.batch.lines import BatchFile
 from fleetctl.pool.batch.output import Spool
+from fleetctl.pool.batch.quota import Full
 from fleetctl.pool.batch.results import Answer
 from fleetctl.pool.batch.submit import submit
 
 LOOK_EVERY = 5.0
 """Seconds between two looks at what else became of a job of which no answers come."""
 ROUNDS = 3
-"""How often lines are submitted again that left the queue without an answer."""
+"""How often lines are submitted that leave the queue without an answer, while no others are answered."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Progress:
     """Seconds to the end, as it goes now."""
     away: float = 0.0
     """Seconds for which NATS has not answered."""
+    full: Full = ""
+    """What has no room now."""
 
 
 Hear = Callable[[Progress], None]
@@ -63,9 +66,9 @@ class Teller:
         """What is answered so far."""
         return self._now.tally
 
-    def accepted(self, done: int, of: int) -> None:
-        """So many lines were accepted."""
-        self._say(replace(self._now, phase="submitting", submitted=done, to_submit=of))
+    def accepted(self, done: int, of: int, full: Full) -> None:
+        """So many lines were accepted; ``full``: what has no room for more now."""
+        self._say(replace(self._now, phase="submitting", submitted=done, to_submit=of, full=full))
 
     def counted(self, tally: Tally, *, new: bool) -> None:
         """So many are answered; ``new``: not only read now, as those are that were there before."""
@@ -92,7 +95,9 @@ async def complete(books: Books, file: BatchFile, job: Job, spool: Spool, teller
     """
     tally, lines = Tally(), {line.number for line in file.lines}
     known = await _known(books, job, teller)
-    for _ in range(ROUNDS):
+    rounds, had = 0, 0
+    while rounds < ROUNDS:
+        rounds, had = (rounds + 1, had) if len(spool) == had else (1, len(spool))
         await submit(books, file, job, teller.patience, teller.accepted)
         if await _cancelled(books, job, teller):
             await teller.patience.call(lambda: books.stop(job.name))  # also what came in after it was cancelled
@@ -102,7 +107,7 @@ async def complete(books: Books, file: BatchFile, job: Job, spool: Spool, teller
             async for found in stream:
                 tally = counted(found, spool.keep, tally)
                 teller.counted(tally, new=len(spool) > known)
-                if not spool.missing:
+                if len(spool) >= len(lines):
                     return True
                 if not found and look.strikes():
                     if await _cancelled(books, job, teller):
@@ -110,8 +115,8 @@ async def complete(books: Books, file: BatchFile, job: Job, spool: Spool, teller
                     if await teller.patience.call(lambda: books.missing(job.name, lines)):
                         break
     raise FleetError(
-        f"{len(spool.missing)} lines of {job.name} left the queue {ROUNDS} times without an answer, "
-        f"line {spool.missing[0]} first",
+        f"{len(spool.missing)} lines of {job.name} left the queue {ROUNDS} times without an answer, line "
+        f"{spool.missing[0]} first",
         hint="the workers' logs say why; the same command tries it again",
     )
 

@@ -1,16 +1,17 @@
 """Reading a job's answers as they come, across restarts of NATS.
 
-The consumer that is read with lives in the server's memory and is gone after a restart: another one is made then,
-which begins behind the last answer that was read.
+The consumer that is read with is gone after a restart: another one is made then. It begins at the first answer again,
+for a server that lost power may have lost the last messages, and numbers others as it had numbered those.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import nats.errors
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError
@@ -29,17 +30,16 @@ KEPT = 60.0
 Pull = JetStreamContext.PullSubscription
 
 
-async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncIterator[list[Answer]]:
-    """Every answer of a job, those that are there first, then as they come; without end.
+async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncGenerator[list[Answer], None]:
+    """Every answer of a job, those that are there first, then as they come; without end, and some of them twice.
 
     What comes together is given together. An empty list says that there are no more now, and that the server is there.
     """
-    after = 0
     pull: Pull | None = None
     try:
         while True:
             if pull is None:
-                pull = await patience.call(_from(js, job, after))
+                pull = await patience.call(_consumer(js, job))
             try:
                 messages = await pull.fetch(AT_ONCE, timeout=LISTEN)
             except (nats.errors.Error, APIError, TimeoutError):
@@ -54,9 +54,7 @@ async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncIt
             await patience.back()
             found = []
             for message in messages:
-                subject, data, headers = message.subject, message.data, message.headers
-                found.append(await patience.call(_reading(js, subject, data, headers)))
-                after = max(after, message.metadata.sequence.stream)
+                found.append(await patience.call(_reading(js, message)))
             yield found
             if messages[-1].metadata.num_pending == 0:
                 yield []
@@ -65,7 +63,7 @@ async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncIt
             await _end(pull)
 
 
-async def there(js: JetStreamContext, job: str, patience: Patience) -> AsyncIterator[list[Answer]]:
+async def there(js: JetStreamContext, job: str, patience: Patience) -> AsyncGenerator[list[Answer], None]:
     """The answers of a job that are there now."""
     stream = answers(js, job, patience)
     async with contextlib.aclosing(stream) as several:
@@ -75,11 +73,10 @@ async def there(js: JetStreamContext, job: str, patience: Patience) -> AsyncIter
             yield found
 
 
-def _from(js: JetStreamContext, job: str, after: int) -> Callable[[], Awaitable[Pull]]:
+def _consumer(js: JetStreamContext, job: str) -> Callable[[], Awaitable[Pull]]:
     async def make() -> Pull:
         config = ConsumerConfig(
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=after + 1,
+            deliver_policy=DeliverPolicy.ALL,
             ack_policy=AckPolicy.NONE,
             inactive_threshold=KEPT,
             num_replicas=1,
@@ -90,10 +87,8 @@ def _from(js: JetStreamContext, job: str, after: int) -> Callable[[], Awaitable[
     return make
 
 
-def _reading(
-    js: JetStreamContext, subject: str, data: bytes, headers: dict[str, str] | None
-) -> Callable[[], Awaitable[Answer]]:
-    return lambda: read(js, subject, data, headers)
+def _reading(js: JetStreamContext, message: Msg) -> Callable[[], Awaitable[Answer]]:
+    return lambda: read(js, message.subject, message.data, message.headers)
 
 
 async def _is_there(pull: Pull) -> bool:

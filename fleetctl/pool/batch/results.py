@@ -55,13 +55,18 @@ def passing(status: int) -> bool:
     return status in _PASSING
 
 
+def is_taken(error: APIError) -> bool:
+    """Whether a publication failed because its subject, which takes one message, has it; not for want of room."""
+    return is_full(error) and "per subject" in (error.description or "")
+
+
 async def is_answered(js: JetStreamContext, envelope: wire.Envelope) -> bool:
-    """Whether a line has its answer already: to be asked before one is worked on that was delivered before."""
-    try:
-        await js.get_last_msg(wire.RESULTS, envelope.answer)
-    except NotFoundError:
-        return False
-    return True
+    """Whether a line has its answer already: to be asked before one is worked on that was delivered before.
+
+    It counts messages and reads none: workers have no need to read answers.
+    """
+    info = await js.stream_info(wire.RESULTS, subjects_filter=envelope.answer)
+    return envelope.answer in (info.state.subjects or {})
 
 
 async def keep(js: JetStreamContext, envelope: wire.Envelope, frame: wire.Frame) -> bool:
@@ -82,7 +87,7 @@ async def keep(js: JetStreamContext, envelope: wire.Envelope, frame: wire.Frame)
     try:
         stored = await js.publish(envelope.answer, whole.pack(), stream=wire.RESULTS, headers=headers)
     except APIError as error:
-        if not is_full(error):
+        if not is_taken(error):
             raise
         return False
     return not stored.duplicate

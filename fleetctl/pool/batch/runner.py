@@ -11,8 +11,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
+import ssl
 import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client as Nats
@@ -67,9 +70,11 @@ class Runner:
     def __init__(self, config: RunnerConfig, client: Nats) -> None:
         self._config = config
         self._js = client.jetstream()
-        self._proxy = Client(config.address)
+        self._proxy = Client(config.address, tls=_tls(config.address))
+        self._told = True
         self._key = password(config.key_file) if config.key_file else ""
         self._stopping = asyncio.Event()
+        self.stopped = False
         self._at_work: dict[str, asyncio.Task[None]] = {}
 
     def stop(self) -> None:
@@ -85,12 +90,14 @@ class Runner:
                     group.create_task(self._take(model))
         except* FleetError as several:
             raise several.exceptions[0] from None
+        await self._stopping.wait()  # without a model there is nothing to do, and no end
         if self._at_work:
             await asyncio.wait(self._at_work.values(), timeout=GRACE)
         for task in list(self._at_work.values()):
             task.cancel()
         await asyncio.gather(*self._at_work.values(), return_exceptions=True)
         self._proxy.close()
+        self.stopped = True
 
     async def _take(self, model: Proxied) -> None:
         await Patience().call(lambda: make_consumer(self._js, model.model, "batch"))
@@ -189,13 +196,40 @@ class Runner:
     async def _page(self) -> bytes:
         try:
             page = await self._proxy.whole("GET", PAGE)
-        except EngineGoneError:
-            return b""
-        return page.body if page.status == 200 else b""
+            reason = "" if page.status == 200 else f"status {page.status}"
+        except EngineGoneError as error:
+            page, reason = None, str(error)
+        if self._told and reason:
+            log.warning("the proxy does not tell its room, so no lines are taken: %s", reason)
+        self._told = not reason
+        return page.body if page is not None and not reason else b""
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
+
+
+def _tls(address: str) -> ssl.SSLContext | None:
+    """What TLS takes. A proxy on this box is not verified: its certificate is for the name that clients have for it,
+    and the connection does not leave the box."""
+    parts = urlsplit(address)
+    if parts.scheme != "https" or not parts.hostname or not _is_here(parts.hostname):
+        return None
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _is_here(host: str) -> bool:
+    """Whether an address is one of this box."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 async def _fetched(pull: JetStreamContext.PullSubscription, most: int) -> list[Msg]:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from nats.js import JetStreamContext
@@ -18,17 +18,17 @@ from nats.js.errors import APIError, BucketNotFoundError, NotFoundError
 
 from fleetctl.errors import FleetError, RefusedError
 from fleetctl.pool import wire
-from fleetctl.pool.batch.away import Patience
+from fleetctl.pool.batch.away import Patience, is_without_room
 from fleetctl.pool.batch.books import Books
 from fleetctl.pool.batch.estimate import tokens_of
 from fleetctl.pool.batch.job import KEPT, Job, name_of, pack_names
 from fleetctl.pool.batch.lines import BatchFile, Line
-from fleetctl.pool.nats import QueueError, is_full
+from fleetctl.pool.batch.quota import Full, look
+from fleetctl.pool.batch.results import is_taken
+from fleetctl.pool.nats import QueueError
 
 AT_ONCE = 64
 """Lines whose acknowledgements are awaited together."""
-_NO_ROOM = frozenset({10047, 10077})
-"""JetStream's codes: no more storage; maximum bytes or messages of the stream exceeded."""
 ROOM_AGAIN = 1.0
 """Seconds until a stream that was full is tried again."""
 
@@ -69,34 +69,40 @@ async def _somebody_pulls(js: JetStreamContext, models: Iterable[str]) -> None:
 
 
 async def submit(
-    books: Books, file: BatchFile, job: Job, patience: Patience, accepted: Callable[[int, int], None]
+    books: Books, file: BatchFile, job: Job, patience: Patience, hear: Callable[[int, int, Full], None]
 ) -> int:
     """Publish the lines that neither wait nor are answered. Returns how many those were.
 
-    ``accepted`` hears how many of how many JetStream has acknowledged. While there is no room for a line, it is tried
-    again: there will be, as others are answered.
+    ``hear`` is told how many of how many JetStream has acknowledged, and what has no room for more now. There will be
+    room as others are answered, or are removed.
     """
     missing = await patience.call(lambda: books.missing(job.name, {line.number for line in file.lines}))
     todo = [line for line in file.lines if line.number in missing]
-    rest, done = iter(todo), 0
-    accepted(0, len(todo))
-
+    size = sum(line.end - line.start for line in todo) / max(1, len(todo))
     # JetStream remembers an id for a while after its message has gone: one that was cancelled may come again at once.
-    submission = secrets.token_hex(4)
+    submission, done = secrets.token_hex(4), 0
+    hear(0, len(todo), "")
+    while done < len(todo):
+        count, full = await patience.call(lambda: look(books.js, books.store, size))
+        if not count:
+            hear(done, len(todo), full)
+            await asyncio.sleep(ROOM_AGAIN)
+            continue
+        rest = iter(todo[done : done + count])
 
-    async def publish_some() -> None:
-        nonlocal done
-        for line in rest:
-            await _publish(books.js, file, job, line, submission, patience)
-            done += 1
-            accepted(done, len(todo))
+        async def publish_some(rest: Iterator[Line] = rest) -> None:
+            nonlocal done
+            for line in rest:
+                await _publish(books.js, file, job, line, submission, patience)
+                done += 1
+                hear(done, len(todo), "")
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(todo))):
-                group.create_task(publish_some())
-    except* FleetError as several:
-        raise several.exceptions[0] from None
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(AT_ONCE, count)):
+                    group.create_task(publish_some())
+        except* FleetError as several:
+            raise several.exceptions[0] from None
     return len(todo)
 
 
@@ -128,9 +134,9 @@ async def _publish(
             await patience.call(lambda: js.publish(subject, message, stream=wire.BATCH, headers=dict(headers)))
             return
         except APIError as error:
-            if is_full(error) and "per subject" in (error.description or ""):
+            if is_taken(error):
                 return  # it waits already: an acknowledgement of it was lost on its way here
-            if error.err_code not in _NO_ROOM:
+            if not is_without_room(error):
                 said = error.description or f"error {error.err_code}"
                 raise QueueError(f"NATS does not take line {line.number}: {said}") from None
         await asyncio.sleep(ROOM_AGAIN)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nats.errors import Error
+from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
 from fleetctl.pool import nats, wire
@@ -32,11 +33,14 @@ class Worker:
 
     async def _serve(self) -> None:
         client = await nats.connect(self.access, "worker", wait=10)
-        js = client.jetstream()
+        js = client.jetstream(timeout=1)
         pull = await js.pull_subscribe_bind(durable=wire.consumer("m", "batch"), stream=wire.BATCH)
         while not self.over.is_set():
             try:
                 for message in await pull.fetch(10, timeout=0.2):
+                    if self.over.is_set():
+                        await message.nak()
+                        continue
                     envelope, body = wire.unpack(message.data)
                     if envelope.body:
                         body = (await (await js.object_store(wire.BODIES)).get(envelope.body)).data or b""
@@ -47,12 +51,22 @@ class Worker:
                     usage = {"prompt_tokens": 3, "completion_tokens": 2}
                     told = {"asked": json.loads(body), "usage": usage, "filler": "x" * self.long}
                     data = json.dumps(told).encode()
-                    await keep(js, envelope, wire.Frame(wire.Kind.WHOLE, data, self.status, worker="spark1"))
+                    await self._keep(js, envelope, wire.Frame(wire.Kind.WHOLE, data, self.status, worker="spark1"))
                     self.worked.append(envelope.id)
                     await message.ack()
             except (Error, APIError, TimeoutError):
                 await asyncio.sleep(0.05)
         await client.close()
+
+    async def _keep(self, js: JetStreamContext, envelope: wire.Envelope, frame: wire.Frame) -> None:
+        while True:
+            try:
+                await keep(js, envelope, frame)
+                return
+            except (Error, APIError, TimeoutError):
+                if self.over.is_set():
+                    raise
+                await asyncio.sleep(0.05)
 
 
 @contextmanager
@@ -70,7 +84,7 @@ def prepare(access: wire.NatsAccess) -> None:
 
     async def made() -> None:
         client = await nats.connect(access, "test", wait=10)
-        js = client.jetstream()
+        js = client.jetstream(timeout=1)
         await nats.make_streams(js)
         await nats.make_consumer(js, "m", "batch")
         await nats.make_bucket(js)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from fleetctl.errors import SpecError
+from fleetctl.pool.batch import quota
 from fleetctl.pool.batch.estimate import ANSWER, Pace, Price, Tally, parse_price, tokens_of
+from fleetctl.pool.batch.quota import Stored
 from fleetctl.pool.batch.results import Answer
 
 
@@ -62,3 +64,26 @@ def test_the_time_that_is_left_follows_from_the_last_minute() -> None:
 )
 def test_tokens_are_counted_as_the_engine_tells_them(usage: Any, tokens: tuple[int, int]) -> None:
     assert Answer(1, 200, "", json.dumps({"usage": usage}).encode(), "").tokens() == tokens
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("waiting", "answers", "room", "full"),
+    [
+        (Stored(0, 0), Stored(0, 0), quota.MOST, ""),
+        (Stored(1000, 102 * 10**6), Stored(0, 0), 3838, ""),
+        (Stored(1000, 108 * 10**6), Stored(0, 0), 0, "queue"),
+        (Stored(19_000, 10**6), Stored(0, 0), 660, ""),
+        (Stored(19_660, 10**6), Stored(0, 0), 0, "queue"),
+        (Stored(0, 0), Stored(1000, 322 * 10**6), 0, "answers"),  # one more of this size does not fit
+        (Stored(5, 5000), Stored(1000, 322 * 10**6), 0, "queue"),  # those that wait are answered first
+    ],
+)
+def test_lines_are_submitted_as_far_as_they_and_their_answers_have_room(
+    waiting: Stored, answers: Stored, room: int, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota, "MOST", max(quota.MOST, room))
+    assert quota.lines_with_room(GIB, waiting, answers, 1000.0) == (room, full)
+    assert quota.lines_with_room(0, waiting, answers, 1000.0) == (quota.MOST, "")

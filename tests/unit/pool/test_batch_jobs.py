@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +19,8 @@ from natsserver import NatsServer, needs_nats, running
 from fleetctl.errors import FleetError, RefusedError, SpecError
 from fleetctl.pool import wire
 from fleetctl.pool.batch import complete as completing
+from fleetctl.pool.batch import quota
+from fleetctl.pool.batch import submit as submitting
 from fleetctl.pool.batch.books import Standing
 from fleetctl.pool.batch.complete import Progress
 from fleetctl.pool.batch.estimate import Tally
@@ -32,7 +35,9 @@ pytestmark = needs_nats
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
+    monkeypatch.setattr(batch_jobs, "ANSWERS_IN", 1.0)  # what was asked of a server that is killed is not waited for
+    monkeypatch.setattr(batch_jobs, "LISTS_IN", 1.0)
     with running(tmp_path) as server:
         prepare(server.access)
         yield server
@@ -47,6 +52,7 @@ class Heard:
         self.before: Standing | None = None
         self.lines: int | None = None
         self.away = 0.0
+        self.full: set[str] = set()
         self.tally = Tally()
         self.cancelled = False
 
@@ -55,6 +61,7 @@ class Heard:
 
     def hear(self, progress: Progress) -> None:
         self.away = max(self.away, progress.away)
+        self.full.add(progress.full)
         self.on(progress)
 
     def submitted(self, job: Job, lines: int) -> None:
@@ -161,6 +168,29 @@ def test_nats_that_is_killed_in_the_middle_loses_nothing(server: NatsServer, tmp
         again = Heard(kill)
         finished(server, file_of(301), tmp_path, again)
     assert killed.is_set()
+
+
+def test_a_power_cut_that_takes_the_last_lines_and_answers_is_made_good(server: NatsServer, tmp_path: Path) -> None:
+    store, before = tmp_path / "store", tmp_path / "before"
+    cuts = iter((20, 60))
+    due = next(cuts)
+
+    def cut(progress: Progress) -> None:
+        nonlocal due
+        if progress.tally.answered < due:
+            return
+        server.stop(signal.SIGKILL)
+        if not before.exists():
+            shutil.copytree(store, before)
+        else:
+            shutil.rmtree(store)
+            before.rename(store)
+        due = next(cuts, 1_000)
+        server.start()
+
+    with working(server.access, pace=0.01):
+        finished(server, file_of(120), tmp_path, Heard(cut))
+    assert due == 1_000
 
 
 def test_a_worker_that_is_gone_in_the_middle_is_followed_by_another(server: NatsServer, tmp_path: Path) -> None:
@@ -282,6 +312,40 @@ def test_long_bodies_and_long_answers_lie_aside_and_come_back_whole(server: Nats
 
     with pytest.raises(Exception, match="NotFound"):
         asyncio.run(left())
+
+
+def test_a_queue_that_is_full_takes_more_as_lines_are_answered(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitting, "ROOM_AGAIN", 0.05)
+    monkeypatch.setattr(quota, "ANSWER", 500)
+    monkeypatch.setattr(completing, "ROUNDS", 1)  # nothing is lost and submitted again
+    heard = Heard()
+    bounded = Way(server.access, None, store=400_000)
+    with working(server.access, pace=0.002) as worker:
+        done = batch_jobs.carry_out(bounded, file_of(250), paths("x", tmp_path / "out.jsonl"), heard)
+    assert done is not None and done.answered == 250 and "queue" in heard.full
+    assert len(worker.worked) == 250
+
+
+def test_without_room_for_answers_lines_are_held_back_until_there_is_some(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitting, "ROOM_AGAIN", 0.05)
+    bounded = Way(server.access, None, store=500_000)
+    threads: list[threading.Thread] = []
+    with working(server.access, long=15_000):
+        batch_jobs.carry_out(bounded, file_of(9), paths("x", tmp_path / "old.jsonl"), Heard())
+        (old,) = batch_jobs.jobs(bounded)
+
+        def make_room(progress: Progress) -> None:
+            if progress.full == "answers" and not threads:
+                threads.append(threading.Thread(target=lambda: batch_jobs.remove(bounded, old.job.name)))
+                threads[0].start()
+
+        done = batch_jobs.carry_out(bounded, file_of(8), paths("x", tmp_path / "new.jsonl"), Heard(make_room))
+    assert done is not None and done.answered == 8 and threads
+    threads[0].join()
 
 
 def test_answers_that_are_errors_are_counted_and_fetched_apart(server: NatsServer, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -47,6 +48,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServ
     monkeypatch.setattr(wire, "AT_WORK_EVERY", 0.3)
     monkeypatch.setattr(module, "AGAIN", 0.05)
     monkeypatch.setattr(module, "LATER", 0.2)
+    monkeypatch.setattr(batch_jobs, "ANSWERS_IN", 1.0)
+    monkeypatch.setattr(batch_jobs, "LISTS_IN", 1.0)
     with running(tmp_path) as server:
         prepare(server.access)
         asyncio.run(_with_consumer(server))
@@ -233,6 +236,20 @@ def test_nats_that_is_killed_while_lines_are_at_work_has_their_answers_afterward
         server.start()
         job.join(60)
     assert len(outcome[0][0]) == 8
+
+
+@needs_nats
+def test_a_runner_without_a_model_waits_for_its_end(server: NatsServer) -> None:
+    with taking(RunnerConfig("spark1", server.access, "http://127.0.0.1:1", ())) as runner:
+        time.sleep(0.2)
+        assert not runner.stopped
+
+
+def test_a_proxy_with_tls_is_verified_unless_it_is_on_this_box() -> None:
+    here = module._tls("https://127.0.0.1:8080")
+    assert here is not None and here.verify_mode == ssl.CERT_NONE
+    assert module._tls("https://192.0.2.1:8080") is None  # the client's own context, which verifies
+    assert module._tls("http://127.0.0.1:8080") is None
 
 
 HAPROXY = shutil.which("haproxy") or shutil.which("/usr/sbin/haproxy")
