@@ -59,6 +59,8 @@ class EchoWorker:
         self.seen: list[tuple[Envelope, int]] = []
         """Requests in the order of their arrival, and the bytes of their bodies."""
         self.cancelled: list[str] = []
+        self.kept: dict[str, list[bytes]] = {}
+        """Frames of answers, for gateways that ask, by the last token of the subject."""
         self.asked: list[tuple[str, str]] = []
         """Subjects of questions for an answer, and where it should go."""
         self.remember = self.fetches = True
@@ -123,7 +125,10 @@ class EchoWorker:
             self.seen.append((envelope, len(body)))
         acked = False
         async for frame in self.behaviour(self, envelope, body):
-            await self.client.publish(envelope.answer, frame.pack())
+            data = frame.pack()
+            if self.remember:
+                self.kept.setdefault(wire.token(envelope.id), []).append(data)
+            await self.client.publish(envelope.answer, data)
             if not acked:
                 acked = True
                 await self.client.publish(message.reply, b"+ACK")
@@ -141,6 +146,8 @@ class EchoWorker:
 
     async def _ask(self, message: Msg) -> None:
         self.asked.append((message.subject, message.data.decode()))
+        for data in self.kept.get(message.subject.removeprefix("ask."), ()):
+            await self.client.publish(message.data.decode(), data)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
