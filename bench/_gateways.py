@@ -128,6 +128,7 @@ def litellm(folder: Path, binaries: Path, standin_port: int, core: int) -> Itera
     parameters = {"model": "openai/embed", "api_base": f"http://127.0.0.1:{standin_port}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": MODEL, "litellm_params": parameters}],
+        "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},  # it starts on loopback alone
         "litellm_settings": {"num_retries": 0, "telemetry": False, "set_verbose": False},
     }
     file = folder / "litellm.yaml"
