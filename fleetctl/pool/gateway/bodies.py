@@ -32,7 +32,7 @@ CHUNK = 128 << 10
 """Bytes of a chunk at least; what comes from a socket at once is not cut."""
 AHEAD = 4
 """Chunks sent that are not confirmed yet."""
-BESIDE = 48_000_000
+BESIDE = 32_000_000
 """Bytes per second of all long bodies together, while short requests come; without any there is no limit."""
 CONFIRM = 10.0
 """Seconds that JetStream may take for one."""
