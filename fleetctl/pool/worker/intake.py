@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -19,10 +18,9 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.errors import APIError
 
 from fleetctl.pool import wire
-from fleetctl.pool.worker import bodies, convert, merge
+from fleetctl.pool.worker import bodies, convert, dead, merge
 from fleetctl.pool.worker.answers import Answers
 from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
@@ -33,8 +31,6 @@ from fleetctl.pool.worker.seen import Seen
 
 log = logging.getLogger(__name__)
 
-REASON = "Fleetctl-Reason"
-"""Header of a request in DEAD: why it was given up."""
 MOST_BROKEN = 3
 """Engines that may die of a request. It runs alone before the last."""
 MOST_BATCH_DELIVERIES = 10
@@ -204,7 +200,7 @@ class Intake:
 
     async def _unreadable(self, model: str, data: bytes, delivery: Delivery, reason: str) -> None:
         log.warning("%s: %s", model, reason)
-        await self._keep_dead(model, data, reason, "")
+        await dead.keep(self._js, model, data, reason, "")
         await delivery.ack()
 
     # What calls end in (calls.Holder)
@@ -266,15 +262,8 @@ class Intake:
         self.counts["dead"] += 1
         body = b"" if request.envelope.body else request.body
         data = request.envelope.pack(body)
-        await self._keep_dead(request.model, data, reason, request.envelope.id)
+        await dead.keep(self._js, request.model, data, reason, request.envelope.id)
         await self._failed(request, 502, f"the request is given up: {reason}")
-
-    async def _keep_dead(self, model: str, data: bytes, reason: str, identity: str) -> None:
-        headers = {REASON: reason} | ({"Nats-Msg-Id": f"{identity}.dead"} if identity else {})
-        try:
-            await self._js.publish(wire.dead_subject(model), data, stream=wire.DEAD, headers=headers)
-        except (nats.errors.Error, APIError) as error:
-            log.warning("a request that was given up could not be kept: %s", error)
 
     async def _failed(self, request: Request, status: int, message: str) -> None:
         await request.fail(status, message)
@@ -318,18 +307,3 @@ class Intake:
         """A worker (perhaps this one) has given requests back."""
         for key, broken in told.items():
             self._seen.give_back(key, broken)
-
-    async def at_work(self) -> None:
-        """Tell JetStream of all that is held, and gateways of streams that are silent just now."""
-        self.answers.tidy(time.monotonic())
-        for request in list(self.held.values()):
-            if not request.settled:
-                await request.delivery.at_work()
-
-    async def alive(self) -> None:
-        """A sign in each stream that has been silent."""
-        now = time.monotonic()
-        for request in list(self.held.values()):
-            if request.begun and now - request.sent_at > wire.ALIVE_EVERY * 0.75:
-                request.sent_at = now
-                await request.outlet.send(wire.Frame(wire.Kind.ALIVE))

@@ -29,8 +29,10 @@ from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.intake import Intake
 from fleetctl.pool.worker.loading import Loading
+from fleetctl.pool.worker.others import elsewhere
 from fleetctl.pool.worker.pull import Pull
 from fleetctl.pool.worker.rest import Rest
+from fleetctl.pool.worker.signs import alive, at_work
 from fleetctl.pool.worker.state import state
 from fleetctl.pool.worker.units import Units
 
@@ -42,8 +44,6 @@ LOOK_WORK = 0.5
 LOOK_BATCH = 3.0
 LOOKS_PER_SECOND = 50
 """At most, for all models together."""
-OTHERS = 0.15
-"""Seconds that the other workers have to say what they have loaded."""
 DRAIN = 60.0
 """Seconds in which requests at work may finish when the worker is stopped."""
 
@@ -107,7 +107,7 @@ class Worker:
         await self.client.subscribe(wire.STATE, cb=self._state)
         await self.loading.begin()
         self.ready = True
-        loops = [self.loading.run(), self._at_work(), self._alive(), self._look()]
+        loops = [self.loading.run(), at_work(self.intake), alive(self.intake), self._look()]
         loops += [self._pump(desk) for desk in self.desks.values()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
@@ -244,18 +244,6 @@ class Worker:
 
     # What is done all the time
 
-    async def _at_work(self) -> None:
-        while True:
-            await asyncio.sleep(wire.AT_WORK_EVERY)
-            with suppress(nats.errors.Error):
-                await self.intake.at_work()
-
-    async def _alive(self) -> None:
-        while True:
-            await asyncio.sleep(wire.ALIVE_EVERY / 4)
-            with suppress(nats.errors.Error):
-                await self.intake.alive()
-
     async def _look(self) -> None:
         """What waits for models that are not loaded here."""
         batch_at = 0.0
@@ -298,24 +286,5 @@ class Worker:
         except (ValueError, KeyError, TypeError, AttributeError):
             log.debug("a message at %s cannot be read", wire.STATE)
 
-    async def _elsewhere(self, model: str) -> bool:
-        """Whether another box has a model loaded, or loads it."""
-        inbox = self.client.new_inbox()
-        found = False
-
-        async def hear(message: Msg) -> None:
-            nonlocal found
-            with suppress(ValueError, KeyError, TypeError):
-                said = json.loads(message.data)
-                if said["box"] != self.config.box and not said["draining"]:
-                    engines = said["models"].get(model, {}).get("engines", [])
-                    found = found or any(engine["phase"] in ("loaded", "loading") for engine in engines)
-
-        try:
-            subscription = await self.client.subscribe(inbox, cb=hear)
-            await self.client.publish(wire.STATE, b"", reply=inbox)
-            await asyncio.sleep(OTHERS)
-            await subscription.unsubscribe()
-        except nats.errors.Error:
-            return False
-        return found
+    async def _elsewhere(self, engine: Engine) -> bool:
+        return await elsewhere(self.client, self.config.box, engine)
