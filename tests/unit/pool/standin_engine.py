@@ -1,8 +1,8 @@
 """A small engine for the worker's tests: ``python standin_engine.py SOCKET MODEL``, a process that can be killed.
 
 What the texts say decides what happens: ``bad …`` is refused, ``poison …`` ends the process, ``slow N …`` takes N
-milliseconds; a stream dies at ``die`` and is silent for a while after ``pause``. An embedding is made of the text alone,
-so that a test knows what belongs to what.
+milliseconds; a stream dies at ``die`` and is silent for a while after ``pause``. An embedding is made of the text
+alone, so that a test knows what belongs to what.
 """
 
 from __future__ import annotations
