@@ -107,7 +107,7 @@ class Worker:
         await self.client.subscribe(wire.STATE, cb=self._state)
         await self.loading.begin()
         self.ready = True
-        loops = [self.loading.run(), at_work(self.intake), alive(self.intake), self._look()]
+        loops = [self.loading.run(), at_work(self.intake), alive(self.intake), self._look(), self._remind()]
         loops += [self._pump(desk) for desk in self.desks.values()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
@@ -197,14 +197,20 @@ class Worker:
     async def _pump(self, desk: Desk) -> None:
         wake = self._wake[desk.model]
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), 1.0)
+            await wake.wait()
             wake.clear()
             try:
                 await self._supply(desk)
             except nats.errors.Error as error:
                 log.info("%s: pulling: %s", desk.model, error or type(error).__name__)
                 await asyncio.sleep(0.2)
+
+    async def _remind(self) -> None:
+        """A standing pull may have ended without a word."""
+        while True:
+            await asyncio.sleep(1.0)
+            for wake in self._wake.values():
+                wake.set()
 
     async def _supply(self, desk: Desk) -> None:
         """Ask the queue for what there is room for."""
