@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -106,7 +106,7 @@ class Pull:
         """Ask for requests that wait already, unless that has been done just now."""
         await self._ask(self._slots[:1], count, AT_ONCE, {"batch": count, "no_wait": True})
 
-    async def _ask(self, slots: list[_Slot], count: int, seconds: float, told: dict[str, object]) -> None:
+    async def _ask(self, slots: list[_Slot], count: int, seconds: float, told: Mapping[str, object]) -> None:
         now = time.monotonic()
         slot = next((one for one in slots if one.left <= 0), None)
         if slot is not None:
