@@ -34,6 +34,7 @@ from fleetctl.cli import (
     lora,
     plan,
     playbook,
+    pool,
     profile,
     proxy,
     render,
@@ -164,6 +165,7 @@ app.add_typer(images.app, name="images", rich_help_panel=BRING)
 app.add_typer(lora.app, name="lora", rich_help_panel=BRING)
 app.add_typer(guard.app, name="guard", rich_help_panel=BRING)
 app.add_typer(proxy.app, name="proxy", rich_help_panel=LOOK)
+app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
 app.add_typer(lab.app, name="lab", rich_help_panel=BEGIN)
 
 

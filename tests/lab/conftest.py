@@ -16,13 +16,44 @@ from fleetctl.lab.lab import Lab
 ROOT = Path(f"/var/lib/fleetctl-test-lab{worker()}")
 
 
+FIRST = (
+    "docs",
+    "moves",
+    "podman",
+    "setup",
+    "rolling",
+    "weights",
+    "loras",
+    "units",
+    "superseded",
+    "hold",
+    "bridge",
+    "failures",
+    "interrupted",
+    "guard",
+    "boxes",
+    "remote",
+    "demo",
+    "upgrade",
+    "bench",
+)
+"""Files whose tests run however little time there is, those that take longest first."""
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here needs boxes, and boxes need root."""
+    """Every test here needs boxes, and boxes need root. What may be left out where time is short comes last."""
     needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root")
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.lab)
-            item.add_marker(needs_root)
+    turns = {f"test_lab_{name}.py": turn for turn, name in enumerate(FIRST)}
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    for item in here:
+        item.add_marker(pytest.mark.lab)
+        item.add_marker(needs_root)
+        if item.path.name not in turns:
+            item.add_marker(pytest.mark.long)
+    last = len(turns) + 1
+    mine = set(here)
+    items.sort(key=lambda item: turns.get(item.path.name, last) if item in mine else last - 1)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -312,5 +312,5 @@ def test_stopping_cuts_what_takes_too_long() -> None:
         client = raw(served.port, b"GET / HTTP/1.1\r\n\r\n")
         time.sleep(0.1)
         assert served.stop(0.1)() == 1
-        with pytest.raises(ConnectionError):
-            client.recv(1)
+        with suppress(ConnectionError):
+            assert client.recv(1) == b""

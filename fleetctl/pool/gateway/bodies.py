@@ -1,0 +1,145 @@
+"""Long bodies on their way into JetStream's object store, piece by piece, beside all that is short.
+
+The format is that of NATS's object stores (https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-20.md):
+chunks on one subject, then a message about them on another. It has a connection of its own, so that no short request
+stands behind a chunk, and it gives way: while short requests come, all long bodies together are taken from their
+clients no faster than :data:`BESIDE`, so that the gateway is free for others most of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import nats.errors
+from nats.js import JetStreamContext
+from nats.js.api import Header, PubAck
+from nats.js.errors import APIError, NoStreamResponseError
+
+from fleetctl.pool import wire
+from fleetctl.pool.gateway.refusals import Refusal, queue_away
+
+CHUNK = 128 << 10
+"""Bytes of a chunk at least; what comes from a socket at once is not cut."""
+AHEAD = 4
+"""Chunks sent that are not confirmed yet."""
+BESIDE = 48_000_000
+"""Bytes per second of all long bodies together, while short requests come; without any there is no limit."""
+CONFIRM = 10.0
+"""Seconds that JetStream may take for one."""
+_STREAM = f"OBJ_{wire.BODIES}"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A body in the store."""
+
+    name: str
+    size: int
+    digest: bytes
+    """SHA-256."""
+    chunks: str
+    """Subject of its chunks."""
+
+
+class Bodies:
+    """The bucket, as gateways fill it."""
+
+    def __init__(self, js: JetStreamContext, gives_way: Callable[[], bool]) -> None:
+        self._js = js
+        self._gives_way = gives_way
+        """Whether short requests come."""
+        self._free_at = 0.0
+        """When the next chunk may be taken, by the clock of the event loop."""
+
+    async def store(self, pieces: AsyncIterator[bytes]) -> Stored:
+        """Store a body under a new name. Raises Refusal, having removed what was stored, and what ``pieces`` raises."""
+        name = secrets.token_hex(12)
+        subject = f"$O.{wire.BODIES}.C.{name}"
+        try:
+            return await self._store(name, subject, pieces)
+        except BaseException as error:
+            await asyncio.shield(self._purge(subject))
+            if isinstance(error, APIError | NoStreamResponseError | nats.errors.Error | TimeoutError):
+                raise _refused(error) from None
+            raise
+
+    async def remove(self, stored: Stored) -> None:
+        """Forget a body that no request refers to."""
+        await self._purge(stored.chunks)
+        await self._purge(_about(stored.name))
+
+    async def _store(self, name: str, subject: str, pieces: AsyncIterator[bytes]) -> Stored:
+        digest, size, chunks = sha256(), 0, 0
+        sent: deque[asyncio.Task[PubAck]] = deque()
+        try:
+            async for chunk in _chunks(pieces):
+                digest.update(chunk)
+                size, chunks = size + len(chunk), chunks + 1
+                # Not publish_async: its future never hears of an error that JetStream answers with.
+                sent.append(asyncio.create_task(self._js.publish(subject, chunk, timeout=CONFIRM)))
+                if len(sent) > AHEAD:
+                    await sent.popleft()
+                if self._gives_way():
+                    await self._give_way(len(chunk))
+            while sent:
+                await sent.popleft()
+        finally:
+            for task in sent:
+                task.cancel()
+        about = {
+            "name": name,
+            "options": {"max_chunk_size": CHUNK},
+            "bucket": wire.BODIES,
+            "nuid": name,
+            "size": size,
+            "mtime": datetime.now(UTC).isoformat(),
+            "chunks": chunks,
+            "digest": "SHA-256=" + base64.urlsafe_b64encode(digest.digest()).decode(),
+        }
+        headers: dict[str, Any] = {Header.ROLLUP.value: "sub"}
+        await self._js.publish(_about(name), json.dumps(about).encode(), timeout=CONFIRM, headers=headers)
+        return Stored(name, size, digest.digest(), subject)
+
+    async def _give_way(self, size: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(now, self._free_at) + size / BESIDE
+        await asyncio.sleep(self._free_at - now)
+
+    async def _purge(self, subject: str) -> None:
+        with suppress(APIError, NoStreamResponseError, nats.errors.Error, TimeoutError):
+            await self._js.purge_stream(_STREAM, subject=subject)
+
+
+def _about(name: str) -> str:
+    return f"$O.{wire.BODIES}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+
+async def _chunks(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Pieces, small ones put together."""
+    held: list[bytes] = []
+    size = 0
+    async for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= CHUNK:
+            yield held[0] if len(held) == 1 else b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
+
+
+def _refused(error: BaseException) -> Refusal:
+    if isinstance(error, APIError) and "maximum" in (error.description or ""):
+        message = "the store for long bodies is full; try again when requests with long bodies have been served"
+        return Refusal(503, message, "server_error", "store_full", retry_after=5)
+    return queue_away(f"a long body cannot be stored ({error or type(error).__name__})")

@@ -1,0 +1,147 @@
+"""The parts of a gateway that need no server: cost, time to wait, names of models, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from gateways import ROOT
+
+from fleetctl.pool import wire
+from fleetctl.pool.gateway.answers import Answer
+from fleetctl.pool.gateway.asked import cost
+from fleetctl.pool.gateway.demand import seconds_to_wait
+from fleetctl.pool.gateway.metrics import Metrics
+from fleetctl.pool.gateway.models import Models
+from fleetctl.pool.gateway.refusals import Refusal
+from fleetctl.pool.heap import keep_freed_memory
+from fleetctl.pool.wire import Frame, Kind
+
+
+@pytest.mark.parametrize(
+    ("path", "found", "tokens"),
+    [
+        ("/v1/embeddings", {"max_tokens": 500}, 100),
+        ("/v1/rerank", {}, 100),
+        ("/v1/completions", {}, 116),
+        ("/v1/completions", {"max_tokens": 50}, 150),
+        ("/v1/completions", {"max_tokens": 50, "n": 3}, 250),
+        ("/v1/chat/completions", {}, 356),
+        ("/v1/chat/completions", {"max_tokens": 50}, 150),
+        ("/v1/chat/completions", {"max_tokens": 50, "max_completion_tokens": 70}, 170),
+        ("/v1/chat/completions", {"max_tokens": "many", "n": None}, 356),
+        ("/v1/chat/completions", {"max_tokens": -5}, 356),
+    ],
+)
+def test_cost_is_a_quarter_of_the_bytes_and_what_is_asked_for(path: str, found: dict[str, Any], tokens: int) -> None:
+    assert cost(path, 400, found) == tokens
+
+
+@pytest.mark.parametrize(
+    ("waiting", "rate", "seconds"), [(1000, 100, 5), (1000, 99, 6), (10, 1000, 1), (1000, 0.1, 60), (1000, 0, 60)]
+)
+def test_a_client_waits_until_half_of_the_queue_is_served(waiting: int, rate: float, seconds: int) -> None:
+    assert seconds_to_wait(waiting, rate) == seconds
+
+
+def test_models_are_known_by_all_of_their_names_and_for_what_they_do() -> None:
+    models = Models([wire.PoolModel("a", "embed", ("x", "y")), wire.PoolModel("b", "generate", ())])
+    for name, path, key in [
+        ("a", "/v1/embeddings", "a"),
+        ("y", "/v1/embeddings", "a"),
+        ("x", "/v1/rerank", "a"),
+        ("b", "/v1/completions", "b"),
+    ]:
+        assert models.find(name, path).key == key
+    with pytest.raises(Refusal, match="it answers /v1/completions, /v1/chat/completions"):
+        models.find("b", "/v1/rerank")
+    assert b'"id": "x"' in models.page
+    assert b'"id": "a"' not in models.page
+
+
+def test_metrics_are_whole_numbers_however_large_and_names_are_escaped() -> None:
+    metrics = Metrics()
+    for _ in range(3):
+        metrics.answered('a"b', 200, 0.004, 1_234_567_890)
+    page = metrics.page(2, True, 0).decode()
+    assert 'fleetctl_gateway_requests_total{model="a\\"b",code="200"} 3\n' in page
+    assert 'fleetctl_gateway_received_bytes_total{model="a\\"b"} 3703703670\n' in page
+    assert 'fleetctl_gateway_request_seconds_bucket{model="a\\"b",le="0.002"} 0\n' in page
+    assert 'fleetctl_gateway_request_seconds_bucket{model="a\\"b",le="0.005"} 3\n' in page
+    assert 'fleetctl_gateway_request_seconds_count{model="a\\"b"} 3\n' in page
+
+
+async def bodies(answer: Answer, frames: Sequence[Frame]) -> list[bytes]:
+    """What a handler gets of frames that come."""
+    for frame in frames:
+        answer.put(frame, 1.0)
+    found = []
+    with suppress(LookupError):
+        answer.fail(LookupError())
+        while True:
+            found.append((await answer.next()).body)
+    return found
+
+
+def new_answer() -> Answer:
+    """One that waits."""
+    answer = Answer(asyncio.get_running_loop(), "r1", "answer.g1.r1", "gen")
+    answer.deadline = 9.0
+    return answer
+
+
+BEGIN, MORE, END = Frame(Kind.BEGIN, b"1"), Frame(Kind.MORE, b"2"), Frame(Kind.END, b"3")
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [BEGIN, MORE, END],
+        [BEGIN, BEGIN, MORE, END],
+        [BEGIN, MORE, BEGIN, MORE, END],
+        [MORE, BEGIN, MORE, END],
+        [END, BEGIN, MORE, END],
+        [BEGIN, Frame(Kind.ALIVE), MORE, BEGIN, MORE, Frame(Kind.ALIVE), END],
+    ],
+)
+def test_an_answer_that_comes_again_from_its_beginning_is_passed_on_once(frames: list[Frame]) -> None:
+    async def main() -> None:
+        assert await bodies(new_answer(), frames) == [b"1", b"2", b"3"]
+
+    asyncio.run(main())
+
+
+def test_an_answer_whose_beginning_was_lost_is_asked_for() -> None:
+    async def main() -> None:
+        answer = new_answer()
+        answer.put(MORE, 2.0)
+        assert (answer.ask_at, answer.look_at) == (2.0, 2.0)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_takes_nothing_is_given_up_before_it_fills_the_memory() -> None:
+    async def main() -> None:
+        answer = new_answer()
+        answer.put(BEGIN, 1.0)
+        for _ in range(100):
+            answer.put(Frame(Kind.MORE, bytes(1 << 20)), 1.0)
+        with pytest.raises(Refusal, match="too slowly"):
+            await answer.next()
+
+    asyncio.run(main())
+
+
+def test_freed_memory_is_kept_with_glibc_and_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = [sys.executable, "-c", "from fleetctl.pool.heap import keep_freed_memory as keep; print(keep())"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    assert keep_freed_memory() is False
