@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -19,10 +18,10 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.errors import APIError
 
 from fleetctl.pool import wire
-from fleetctl.pool.worker import bodies, convert, merge
+from fleetctl.pool.worker import bodies, convert, dead, merge
+from fleetctl.pool.worker.acked import Acked
 from fleetctl.pool.worker.answers import Answers
 from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
@@ -33,8 +32,6 @@ from fleetctl.pool.worker.seen import Seen
 
 log = logging.getLogger(__name__)
 
-REASON = "Fleetctl-Reason"
-"""Header of a request in DEAD: why it was given up."""
 MOST_BROKEN = 3
 """Engines that may die of a request. It runs alone before the last."""
 MOST_BATCH_DELIVERIES = 10
@@ -57,6 +54,7 @@ class Intake:
         self.counts: Counter[str] = Counter()
         """What has happened so far, by the names that metrics have."""
         self.draining = False
+        self.acked = Acked()
         self._client = client
         self._js = js
         self._desks = desks
@@ -126,7 +124,8 @@ class Intake:
             self.task(self.give_back([request]))
             return
         request.content_type = request.envelope.content_type
-        if convert.is_msgpack(request.content_type):
+        native = desk.speaks_messagepack
+        if convert.is_msgpack(request.content_type) and not native:
             try:
                 request.body = convert.to_json(request.body)
             except wire.WireError as error:
@@ -135,7 +134,8 @@ class Intake:
             request.content_type = convert.JSON
         request.cost = desk.pace.cost(request.envelope)
         if desk.merges and not request.envelope.stream:
-            request.merge = merge.mergeable(request.envelope.path, request.content_type, request.body)
+            packed = native and convert.is_msgpack(request.envelope.accept)
+            request.merge = merge.mergeable(request.envelope.path, request.content_type, request.body, packed)
         request.ready = True
         desk.put(request)
 
@@ -204,7 +204,7 @@ class Intake:
 
     async def _unreadable(self, model: str, data: bytes, delivery: Delivery, reason: str) -> None:
         log.warning("%s: %s", model, reason)
-        await self._keep_dead(model, data, reason, "")
+        await dead.keep(self._js, model, data, reason, "")
         await delivery.ack()
 
     # What calls end in (calls.Holder)
@@ -237,6 +237,8 @@ class Intake:
         """A request is finished with."""
         self.held.pop(request.key, None)
         self.counts["finished"] += 1
+        if isinstance(request.delivery, Delivered):
+            self.acked.note(request.lane, fields(request.delivery.reply)[1], request.envelope.id)
         if request.envelope.body:
             self.task(bodies.remove(self._js, request.envelope))
 
@@ -266,15 +268,8 @@ class Intake:
         self.counts["dead"] += 1
         body = b"" if request.envelope.body else request.body
         data = request.envelope.pack(body)
-        await self._keep_dead(request.model, data, reason, request.envelope.id)
+        await dead.keep(self._js, request.model, data, reason, request.envelope.id)
         await self._failed(request, 502, f"the request is given up: {reason}")
-
-    async def _keep_dead(self, model: str, data: bytes, reason: str, identity: str) -> None:
-        headers = {REASON: reason} | ({"Nats-Msg-Id": f"{identity}.dead"} if identity else {})
-        try:
-            await self._js.publish(wire.dead_subject(model), data, stream=wire.DEAD, headers=headers)
-        except (nats.errors.Error, APIError) as error:
-            log.warning("a request that was given up could not be kept: %s", error)
 
     async def _failed(self, request: Request, status: int, message: str) -> None:
         await request.fail(status, message)
@@ -318,18 +313,3 @@ class Intake:
         """A worker (perhaps this one) has given requests back."""
         for key, broken in told.items():
             self._seen.give_back(key, broken)
-
-    async def at_work(self) -> None:
-        """Tell JetStream of all that is held, and gateways of streams that are silent just now."""
-        self.answers.tidy(time.monotonic())
-        for request in list(self.held.values()):
-            if not request.settled:
-                await request.delivery.at_work()
-
-    async def alive(self) -> None:
-        """A sign in each stream that has been silent."""
-        now = time.monotonic()
-        for request in list(self.held.values()):
-            if request.begun and now - request.sent_at > wire.ALIVE_EVERY * 0.75:
-                request.sent_at = now
-                await request.outlet.send(wire.Frame(wire.Kind.ALIVE))

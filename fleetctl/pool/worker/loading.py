@@ -49,7 +49,7 @@ class Loading:
         units: Units,
         waiting: Callable[[Engine], Waiting],
         changed: Callable[[Engine], None],
-        elsewhere: Callable[[str], Awaitable[bool]],
+        elsewhere: Callable[[Engine], Awaitable[bool]],
         rules: residency.Rules = residency.RULES,
     ) -> None:
         self.memory = memory
@@ -124,7 +124,11 @@ class Loading:
         patience = max(PATIENCE, 2 * residency.load_seconds(self._seen(engine, time.monotonic()), self.rules))
         if self._waiting(engine).oldest(time.monotonic()) >= patience:
             return True
-        return not await self._elsewhere(engine.config.model)
+        engine.considered = time.monotonic()
+        try:
+            return not await self._elsewhere(engine)
+        finally:
+            engine.considered = None
 
     # What operators wish
 
@@ -181,6 +185,8 @@ class Loading:
         await self._load_failed(engine, f"{engine.config.unit} ended, and was not started again")
 
     def _start_loading(self, engine: Engine, why: str) -> None:
+        if engine.phase not in ("absent", "failed"):
+            return
         log.info("%s: loading: %s", engine.name, why)
         engine.phase, engine.loaded_at = "loading", None
         self._task(self._load(engine))
@@ -228,6 +234,8 @@ class Loading:
         self._changed(engine)
 
     def _start_unloading(self, engine: Engine, why: str) -> None:
+        if engine.phase != "loaded":
+            return
         log.info("%s: evicted: %s", engine.name, why)
         engine.phase, engine.loaded_at = "unloading", None
         self._task(self._unload(engine))

@@ -10,6 +10,7 @@ The JSON object::
                            "local": …, "running": …,          requests that this box holds
                            "tokens_per_second": …, "requests_per_second": …,   of a busy engine
                            "engines": [{"name": …, "unit": …, "phase": "loaded", "pinned": …, "wish": null,
+                                        "considered": null,   seconds; other boxes are asked whether to load it
                                         "memory": …, "running": …, "calls": …, "concurrency": …,
                                         "load_seconds": …, "idle_seconds": …, "busy_seconds": …,
                                         "deaths": …, "failures": …, "reason": ""}]}}}
@@ -70,6 +71,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
         "phase": engine.phase,
         "pinned": engine.pinned,
         "wish": engine.wish,
+        "considered": None if engine.considered is None else time.monotonic() - engine.considered,
         "memory": engine.config.memory,
         "running": len(engine.running),
         "calls": engine.calls,

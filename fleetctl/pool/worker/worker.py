@@ -29,8 +29,10 @@ from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.intake import Intake
 from fleetctl.pool.worker.loading import Loading
+from fleetctl.pool.worker.others import elsewhere
 from fleetctl.pool.worker.pull import Pull
 from fleetctl.pool.worker.rest import Rest
+from fleetctl.pool.worker.signs import alive, at_work
 from fleetctl.pool.worker.state import state
 from fleetctl.pool.worker.units import Units
 
@@ -42,8 +44,8 @@ LOOK_WORK = 0.5
 LOOK_BATCH = 3.0
 LOOKS_PER_SECOND = 50
 """At most, for all models together."""
-OTHERS = 0.15
-"""Seconds that the other workers have to say what they have loaded."""
+RECOVER = 3.0
+"""Seconds that a server which was started again has to take in the acknowledgements that were kept for it."""
 DRAIN = 60.0
 """Seconds in which requests at work may finish when the worker is stopped."""
 
@@ -107,7 +109,7 @@ class Worker:
         await self.client.subscribe(wire.STATE, cb=self._state)
         await self.loading.begin()
         self.ready = True
-        loops = [self.loading.run(), self._at_work(), self._alive(), self._look()]
+        loops = [self.loading.run(), at_work(self.intake), alive(self.intake), self._look(), self._remind()]
         loops += [self._pump(desk) for desk in self.desks.values()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
@@ -197,14 +199,20 @@ class Worker:
     async def _pump(self, desk: Desk) -> None:
         wake = self._wake[desk.model]
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), 1.0)
+            await wake.wait()
             wake.clear()
             try:
                 await self._supply(desk)
             except nats.errors.Error as error:
                 log.info("%s: pulling: %s", desk.model, error or type(error).__name__)
                 await asyncio.sleep(0.2)
+
+    async def _remind(self) -> None:
+        """A standing pull may have ended without a word."""
+        while True:
+            await asyncio.sleep(1.0)
+            for wake in self._wake.values():
+                wake.set()
 
     async def _supply(self, desk: Desk) -> None:
         """Ask the queue for what there is room for."""
@@ -235,26 +243,20 @@ class Worker:
 
     def _on_change(self, connected: bool) -> None:
         self.connected = connected
-        if connected:  # with another store, perhaps
-            self.intake.task(self._make())
+        if connected:
+            self.intake.task(self._after_restart())
         for pull in self._pulls.values():
             pull.lost()
         for wake in self._wake.values():
             wake.set()
 
+    async def _after_restart(self) -> None:
+        """The server may have another store, or have forgotten the last seconds."""
+        await self._make()
+        await asyncio.sleep(RECOVER)
+        await self.intake.acked.remove(self.js, lambda: self.connected)
+
     # What is done all the time
-
-    async def _at_work(self) -> None:
-        while True:
-            await asyncio.sleep(wire.AT_WORK_EVERY)
-            with suppress(nats.errors.Error):
-                await self.intake.at_work()
-
-    async def _alive(self) -> None:
-        while True:
-            await asyncio.sleep(wire.ALIVE_EVERY / 4)
-            with suppress(nats.errors.Error):
-                await self.intake.alive()
 
     async def _look(self) -> None:
         """What waits for models that are not loaded here."""
@@ -298,24 +300,5 @@ class Worker:
         except (ValueError, KeyError, TypeError, AttributeError):
             log.debug("a message at %s cannot be read", wire.STATE)
 
-    async def _elsewhere(self, model: str) -> bool:
-        """Whether another box has a model loaded, or loads it."""
-        inbox = self.client.new_inbox()
-        found = False
-
-        async def hear(message: Msg) -> None:
-            nonlocal found
-            with suppress(ValueError, KeyError, TypeError):
-                said = json.loads(message.data)
-                if said["box"] != self.config.box and not said["draining"]:
-                    engines = said["models"].get(model, {}).get("engines", [])
-                    found = found or any(engine["phase"] in ("loaded", "loading") for engine in engines)
-
-        try:
-            subscription = await self.client.subscribe(inbox, cb=hear)
-            await self.client.publish(wire.STATE, b"", reply=inbox)
-            await asyncio.sleep(OTHERS)
-            await subscription.unsubscribe()
-        except nats.errors.Error:
-            return False
-        return found
+    async def _elsewhere(self, engine: Engine) -> bool:
+        return await elsewhere(self.client, self.config.box, engine)

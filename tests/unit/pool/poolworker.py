@@ -26,7 +26,7 @@ from fleetctl.pool.worker.units import UnitError
 from fleetctl.pool.worker.worker import Worker
 
 HERE = Path(__file__).parent
-pull.STANDS = 0.4  # so that the end of a worker is not waited for
+pull.STANDS, pull.LATE = 0.2, 0.05  # so that the end of a worker is not waited for
 FINAL = (wire.Kind.WHOLE, wire.Kind.END, wire.Kind.FAILED)
 
 

@@ -132,8 +132,6 @@ def test_a_worker_that_is_started_again_finds_what_runs(
 def test_a_model_that_another_box_has_is_loaded_only_when_its_requests_wait_nonetheless(
     server: NatsServer, units: ProcessUnits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "PATIENCE", 1.0)
-
     async def shared() -> None:
         kept = [engine(tmp_path, "m", number, task="generate", concurrency=1) for number in (1, 2)]
         async with (
@@ -145,6 +143,7 @@ def test_a_model_that_another_box_has_is_loaded_only_when_its_requests_wait_none
                 worker.loading.rules = dataclasses.replace(residency.RULES, start_seconds=0.1)
             await asker.answer(await asker.send("m", "slow 300", path="/v1/completions"))
             assert sorted([phases(first)["m"], phases(second)["m"]]) == ["absent", "loaded"]
+            monkeypatch.setattr(loading, "PATIENCE", 0.5)
             work = [await asker.send("m", f"slow 700 {n}", path="/v1/completions") for n in range(6)]
             await until(lambda: [phases(first)["m"], phases(second)["m"]] == ["loaded", "loaded"])
             for request in work:

@@ -26,5 +26,5 @@ class Running:
 
 
 if __name__ == "__main__":
-    pull.STANDS = 0.4
+    pull.STANDS, pull.LATE = 0.2, 0.05
     sys.exit(uvloop.run(serve(read(sys.argv[1]), Running())))
