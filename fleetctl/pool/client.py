@@ -272,8 +272,9 @@ class Client:
         told = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n" if body or method == "POST" else ""
         first = f"{method} {path} HTTP/1.1\r\nhost: {self.where.authority}\r\naccept: {accept}\r\n{told}{more}\r\n"
         data = [first.encode("latin-1", "replace"), body] if body else [first.encode("latin-1", "replace")]
+        reached = False
         while True:
-            connection = self._kept() or await self._connect()
+            connection = self._kept() or await self._connect(reached)
             head = connection.send(data)
             try:
                 return await head
@@ -281,6 +282,7 @@ class Client:
                 # A connection that was idle may have been closed by the other side just now, without having read this.
                 if connection.used == 1:
                     raise
+                reached = True
             except BaseException:
                 connection.abort()
                 raise
@@ -318,7 +320,7 @@ class Client:
             connection.abort()
         return None
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self, reached: bool) -> _Connection:
         loop, where = asyncio.get_running_loop(), self.where
         try:
             async with asyncio.timeout(CONNECT):
@@ -331,5 +333,5 @@ class Client:
         except (OSError, TimeoutError) as error:
             at = where.unix or where.authority
             reason = getattr(error, "strerror", None) or error or "no answer"
-            raise EngineGoneError(f"nobody listens at {at}: {reason}", reached=False) from None
+            raise EngineGoneError(f"nobody listens at {at}: {reason}", reached=reached) from None
         return made

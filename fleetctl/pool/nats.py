@@ -89,6 +89,8 @@ async def connect(
         seen = said
 
     async def gone() -> None:
+        if client.is_closed:  # by this program
+            return
         log.warning("NATS: the connection is gone")
         if on_change:
             on_change(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import deque
 from dataclasses import dataclass, field
 
 from nats.aio.client import Client
@@ -12,6 +12,7 @@ from fleetctl.pool import wire
 
 MOST_KEPT = 64 << 20
 """Bytes of all answers that are kept."""
+MOST_ANSWERS = 100_000
 MOST_OF_ONE = 4 << 20
 """Bytes of one of them."""
 PIECE = wire.MOST_MESSAGE - 4096
@@ -22,6 +23,7 @@ PIECE = wire.MOST_MESSAGE - 4096
 class Kept:
     """What of an answer has gone out."""
 
+    key: str
     subjects: list[str]
     frames: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -36,7 +38,11 @@ class Answers:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: dict[str, Kept] = {}
+        self._over: deque[Kept] = deque()
+        """Those that are over, in that order."""
+        self._whole: deque[Kept] = deque()
+        """Those of them that have their frames yet."""
         self._size = 0
 
     def get(self, key: str) -> Kept | None:
@@ -47,14 +53,14 @@ class Answers:
         """Where the frames of an answer go from now on."""
         key = wire.token(envelope.id)
         self.forget(key)
-        kept = self._kept[key] = Kept([envelope.answer])
+        kept = self._kept[key] = Kept(key, [envelope.answer])
         return QueueOutlet(self, kept, worker)
 
     def forget(self, key: str) -> None:
         """Nobody will ask for it: it was given back."""
         kept = self._kept.pop(key, None)
         if kept is not None:
-            self._size -= kept.size
+            self._drop(kept)
 
     async def asked(self, key: str, subject: str) -> bool:
         """Send what there is of an answer to one more gateway, and what follows. False: it is not known here."""
@@ -75,9 +81,10 @@ class Answers:
 
     def tidy(self, now: float) -> None:
         """Remove what is older than a minute."""
-        for key, kept in list(self._kept.items()):
-            if kept.finished and now - kept.finished > wire.ANSWERS_KEPT:
-                self.forget(key)
+        while self._over and (now - self._over[0].finished > wire.ANSWERS_KEPT or len(self._over) > MOST_ANSWERS):
+            kept = self._over.popleft()
+            if self._kept.get(kept.key) is kept:
+                self.forget(kept.key)
 
     async def send(self, kept: Kept, frame: wire.Frame) -> None:
         """A frame to all who wait for it."""
@@ -90,12 +97,12 @@ class Answers:
             self._size += len(data)
             if kept.size > MOST_OF_ONE:
                 self._drop(kept)
-        if frame.kind in (wire.Kind.WHOLE, wire.Kind.END, wire.Kind.FAILED):
+        if frame.kind in (wire.Kind.WHOLE, wire.Kind.END, wire.Kind.FAILED) and not kept.finished:
             kept.finished = time.monotonic()
-        if self._size > MOST_KEPT:
-            for other in self._kept.values():
-                if other.finished and self._size > MOST_KEPT:
-                    self._drop(other)
+            self._over.append(kept)
+            self._whole.append(kept)
+        while self._size > MOST_KEPT and self._whole:
+            self._drop(self._whole.popleft())
 
     def _drop(self, kept: Kept) -> None:
         """Keep no more than that there was an answer."""

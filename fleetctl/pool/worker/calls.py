@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import nats.errors
@@ -36,6 +37,9 @@ class Holder(Protocol):
     def over(self, request: Request) -> None:
         """A request is finished with."""
 
+    def lost(self, requests: Sequence[Request]) -> None:
+        """Something went wrong that nobody expected; nothing was acknowledged."""
+
 
 class Calls:
     """Runs calls. ``changed`` is called when an engine has room again."""
@@ -49,21 +53,29 @@ class Calls:
         """Begin a call; it reports by itself. Requests whose deadline has passed are told so without any work."""
         late = [request for request in group if (left := request.left()) is not None and left <= 0]
         if late:
-            self._run(self._late(late))
+            self._run(self._late(late), late)
             group = [request for request in group if request not in late]
             if not group:
                 return
         engine.begin(group)
         if len(group) == 1:
-            group[0].call = self._run(self._one(engine, group[0]))
+            group[0].call = self._run(self._one(engine, group[0]), group)
         else:
-            self._run(self._merged(engine, group))
+            self._run(self._merged(engine, group), group)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _run(self, work: Coroutine[Any, Any, None], group: Sequence[Request]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._done, group))
         return task
+
+    def _done(self, group: Sequence[Request], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a call with %d requests: %s", len(group), error, exc_info=error)
+        if error is not None or task.cancelled():
+            self._holder.lost(group)
 
     async def _late(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -207,7 +219,9 @@ class Calls:
         except nats.errors.Error as error:
             # NATS is away for long, or for good. The request is not acknowledged, so it comes again.
             log.warning("the answer to %s cannot be sent: %s", request.envelope.id, error)
-        self._holder.over(request)
+            self._holder.lost([request])
+        else:
+            self._holder.over(request)
 
 
 def _frame(whole: Whole, envelope: wire.Envelope) -> wire.Frame:

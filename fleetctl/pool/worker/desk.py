@@ -7,13 +7,14 @@ without leaving the box. Requests that somebody waits for go first; lines of bat
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from fleetctl.pool import wire
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.merge import MOST_INPUTS
-from fleetctl.pool.worker.pace import Pace
+from fleetctl.pool.worker.pace import MEAN_COST, Pace
 from fleetctl.pool.worker.request import Request
 
 BREATH = 0.001
@@ -176,3 +177,10 @@ class Desk:
         if lane == "batch" and all(engine.calls >= engine.batch_calls and not engine.merges for engine in serving):
             return 0
         return sum(self.pace.ahead(engine.config, engine.merges) for engine in serving)
+
+    def missing(self, lane: wire.Lane) -> int:
+        """How many of those are not here, by what those that wait are estimated to take."""
+        ahead, line = self.ahead(lane), self.lines[lane]
+        if not self.merges:
+            return max(0, ahead - len(line))
+        return max(0, ahead - math.ceil(line.tokens / (self.pace.mean_cost or MEAN_COST)))

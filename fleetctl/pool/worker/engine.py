@@ -27,6 +27,8 @@ class Engine:
         self.pinned = config.pinned
         self.wish: residency.Wish | None = None
         self.demand = residency.Demand()
+        self.considered: float | None = None
+        """Since when it is thought about whether to load it (other boxes are asked)."""
         self.watched = False
         """Somebody looks whether it is still there."""
         self.loaded_at: float | None = None

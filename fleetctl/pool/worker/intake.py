@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -19,10 +18,9 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.errors import APIError
 
 from fleetctl.pool import wire
-from fleetctl.pool.worker import bodies, convert, merge
+from fleetctl.pool.worker import bodies, convert, dead, merge
 from fleetctl.pool.worker.answers import Answers
 from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
@@ -33,8 +31,6 @@ from fleetctl.pool.worker.seen import Seen
 
 log = logging.getLogger(__name__)
 
-REASON = "Fleetctl-Reason"
-"""Header of a request in DEAD: why it was given up."""
 MOST_BROKEN = 3
 """Engines that may die of a request. It runs alone before the last."""
 MOST_BATCH_DELIVERIES = 10
@@ -110,17 +106,17 @@ class Intake:
             outlet = self.answers.outlet(envelope, self.box)
         else:
             outlet = ResultOutlet(self._js, envelope, self.box)
-        request = Request(envelope, body, lane, delivery, outlet)
+        request = Request(envelope, body, model, lane, delivery, outlet)
         if delivered == 1 and not envelope.body:
-            self.accept(model, request)
+            self.accept(request)
         else:
             self.held[key] = request
             self.coming[model, lane] += 1
-            self.task(self._prepare(model, request, delivered))
+            self.task(self._prepare(request, delivered))
 
-    def accept(self, model: str, request: Request) -> None:
+    def accept(self, request: Request) -> None:
         """A request with all that belongs to it: it waits for an engine from here on."""
-        desk = self._desks[model]
+        desk = self._desks[request.model]
         self.held[request.key] = request
         if self.draining or not desk.serves:
             self.task(self.give_back([request]))
@@ -139,7 +135,7 @@ class Intake:
         request.ready = True
         desk.put(request)
 
-    async def _prepare(self, model: str, request: Request, delivered: int) -> None:
+    async def _prepare(self, request: Request, delivered: int) -> None:
         """Find out about a request that was delivered before, and get a body that lies elsewhere."""
         try:
             if delivered > 1 and not await self._goes_on(request, delivered):
@@ -150,13 +146,16 @@ class Intake:
                 except bodies.BodyGoneError as error:
                     await self._failed(request, 502, error.message)
                     return
+        except BaseException:
+            self.lost([request])
+            raise
         finally:
-            self.coming[model, request.lane] -= 1
+            self.coming[request.model, request.lane] -= 1
         if request.gone:
             await request.ack()
             self.over(request)
         else:
-            self.accept(model, request)
+            self.accept(request)
 
     async def _goes_on(self, request: Request, delivered: int) -> bool:
         """Whether a request that was delivered before is to be worked on here."""
@@ -201,7 +200,7 @@ class Intake:
 
     async def _unreadable(self, model: str, data: bytes, delivery: Delivery, reason: str) -> None:
         log.warning("%s: %s", model, reason)
-        await self._keep_dead(model, data, reason, "")
+        await dead.keep(self._js, model, data, reason, "")
         await delivery.ack()
 
     # What calls end in (calls.Holder)
@@ -224,7 +223,7 @@ class Intake:
         """These are asked once more: here where an engine serves their model, else elsewhere."""
         if not requests:
             return
-        desk = self._desks[requests[0].envelope.model]
+        desk = self._desks[requests[0].model]
         if desk.serves and not self.draining:
             desk.put_first(requests)
         else:
@@ -237,11 +236,17 @@ class Intake:
         if request.envelope.body:
             self.task(bodies.remove(self._js, request.envelope))
 
+    def lost(self, requests: Sequence[Request]) -> None:
+        """Something went wrong with these that nobody expected. They are not acknowledged, so they come again."""
+        for request in requests:
+            self.held.pop(request.key, None)
+            self.answers.forget(request.key)
+
     async def give_back(self, requests: Sequence[Request]) -> None:
         """What this box cannot do goes back into the queue, first in line; the other workers learn that it is not to
         blame, or how much."""
         requests = [request for request in requests if not request.settled]
-        told = {request.key: request.broken for request in requests}
+        told = {request.key: request.broken for request in requests if isinstance(request.delivery, Delivered)}
         if told:
             await self._client.publish(wire.STATE, json.dumps({"returned": told}).encode())
         for request in requests:
@@ -253,19 +258,12 @@ class Intake:
 
     async def bury(self, request: Request, reason: str) -> None:
         """Give a request up: keep it for whoever looks into it, tell the client, and have done with it."""
-        log.error("%s: request %s is given up: %s", request.envelope.model, request.envelope.id, reason)
+        log.error("%s: request %s is given up: %s", request.model, request.envelope.id, reason)
         self.counts["dead"] += 1
         body = b"" if request.envelope.body else request.body
         data = request.envelope.pack(body)
-        await self._keep_dead(request.envelope.model, data, reason, request.envelope.id)
+        await dead.keep(self._js, request.model, data, reason, request.envelope.id)
         await self._failed(request, 502, f"the request is given up: {reason}")
-
-    async def _keep_dead(self, model: str, data: bytes, reason: str, identity: str) -> None:
-        headers = {REASON: reason} | ({"Nats-Msg-Id": f"{identity}.dead"} if identity else {})
-        try:
-            await self._js.publish(wire.dead_subject(model), data, stream=wire.DEAD, headers=headers)
-        except (nats.errors.Error, APIError) as error:
-            log.warning("a request that was given up could not be kept: %s", error)
 
     async def _failed(self, request: Request, status: int, message: str) -> None:
         await request.fail(status, message)
@@ -288,7 +286,7 @@ class Intake:
         request.gone = True
         if request.call is not None:
             request.call.cancel()
-        elif request.ready and self._desks[request.envelope.model].remove(request):
+        elif request.ready and self._desks[request.model].remove(request):
             await request.ack()
             self.over(request)
         else:
@@ -309,18 +307,3 @@ class Intake:
         """A worker (perhaps this one) has given requests back."""
         for key, broken in told.items():
             self._seen.give_back(key, broken)
-
-    async def at_work(self) -> None:
-        """Tell JetStream of all that is held, and gateways of streams that are silent just now."""
-        self.answers.tidy(time.monotonic())
-        for request in list(self.held.values()):
-            if not request.settled:
-                await request.delivery.at_work()
-
-    async def alive(self) -> None:
-        """A sign in each stream that has been silent."""
-        now = time.monotonic()
-        for request in list(self.held.values()):
-            if request.begun and now - request.sent_at > wire.ALIVE_EVERY * 0.75:
-                request.sent_at = now
-                await request.outlet.send(wire.Frame(wire.Kind.ALIVE))

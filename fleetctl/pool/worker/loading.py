@@ -1,7 +1,8 @@
 """Which models are loaded: what the policy decides (``fleetctl/pool/residency.py``), done through systemd's units.
 
-An engine is loaded once its health check says yes. One that dies while it is loaded is loading again: systemd may start
-it, and if it does not, the worker does.
+An engine is loaded once its health check says yes. One that dies while it is loaded is loading again as soon as systemd
+starts it again. If systemd does not, somebody has stopped it (the guard, when memory runs short, or an operator), or it
+has given up: then the policy decides when it is started, after a while that grows from one time to the next.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ WATCH = 2.0
 """Seconds between two health checks of an engine that is loaded."""
 MISSES = 5
 """Health checks in a row that a loaded engine may leave unanswered while its process runs: it may be very busy."""
+AGAIN = 10
+"""Times that it is looked whether systemd starts an engine again that has died."""
 PATIENCE = 5.0
 """Seconds that requests wait at least, before a model is loaded here that another box has loaded already."""
 
@@ -46,7 +49,7 @@ class Loading:
         units: Units,
         waiting: Callable[[Engine], Waiting],
         changed: Callable[[Engine], None],
-        elsewhere: Callable[[str], Awaitable[bool]],
+        elsewhere: Callable[[Engine], Awaitable[bool]],
         rules: residency.Rules = residency.RULES,
     ) -> None:
         self.memory = memory
@@ -121,7 +124,11 @@ class Loading:
         patience = max(PATIENCE, 2 * residency.load_seconds(self._seen(engine, time.monotonic()), self.rules))
         if self._waiting(engine).oldest(time.monotonic()) >= patience:
             return True
-        return not await self._elsewhere(engine.config.model)
+        engine.considered = time.monotonic()
+        try:
+            return not await self._elsewhere(engine)
+        finally:
+            engine.considered = None
 
     # What operators wish
 
@@ -160,9 +167,26 @@ class Loading:
         if engine.phase == "loaded":
             engine.deaths += 1
             engine.client.close()
-            self._start_loading(engine, "it died")
+            log.warning("%s: it died", engine.name)
+            engine.phase, engine.loaded_at = "loading", None
+            self._task(self._revive(engine))
+            self._changed(engine)
+
+    async def _revive(self, engine: Engine) -> None:
+        """Wait for systemd to start it again."""
+        try:
+            for _ in range(AGAIN):
+                if await self._units.is_active(engine.config.unit):
+                    await self._load(engine)
+                    return
+                await asyncio.sleep(LOOK)
+        except UnitError as error:
+            log.warning("%s", error.message)
+        await self._load_failed(engine, f"{engine.config.unit} ended, and was not started again")
 
     def _start_loading(self, engine: Engine, why: str) -> None:
+        if engine.phase not in ("absent", "failed"):
+            return
         log.info("%s: loading: %s", engine.name, why)
         engine.phase, engine.loaded_at = "loading", None
         self._task(self._load(engine))
@@ -210,6 +234,8 @@ class Loading:
         self._changed(engine)
 
     def _start_unloading(self, engine: Engine, why: str) -> None:
+        if engine.phase != "loaded":
+            return
         log.info("%s: evicted: %s", engine.name, why)
         engine.phase, engine.loaded_at = "unloading", None
         self._task(self._unload(engine))

@@ -20,6 +20,9 @@ CALLS = 2
 """Calls at once that are not full, where requests can be merged: one at work and one that follows it. What comes
 meanwhile waits a little, and goes together."""
 
+MEAN_COST = 64.0
+"""Tokens of a request of a model that has had none yet."""
+
 _TOKENS = re.compile(rb'"total_tokens"\s*:\s*(\d+)')
 _TAIL = 2048
 
@@ -75,7 +78,7 @@ class Pace:
     def ahead(self, engine: wire.PoolEngine, mergeable: bool) -> int:
         """Requests that should wait beside an engine while others wait in the queue."""
         if mergeable:
-            return max(1, int(self.batch(engine.batch_tokens) / (self.mean_cost or 64.0)))
+            return max(1, int(self.batch(engine.batch_tokens) / (self.mean_cost or MEAN_COST)))
         follows = math.ceil(self.requests_per_second * ROUND_TRIP)
         return min(max(1, follows), max(1, engine.concurrency))
 

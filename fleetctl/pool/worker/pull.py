@@ -23,12 +23,11 @@ from fleetctl.pool import wire
 
 log = logging.getLogger(__name__)
 
-STANDS = 30.0
-"""Seconds that a standing pull lasts."""
-HEARTBEAT = 2.0
-"""Seconds between two signs of the server that a standing pull is known to it."""
-SILENCE = 3 * HEARTBEAT
-"""Seconds without such a sign after which it is taken for lost: the server has forgotten it at a restart."""
+STANDS = 5.0
+"""Seconds that a standing pull lasts. One that the server has forgotten (it was restarted) is missed for no longer, and
+a worker that stops can wait until nothing that it asked for is outstanding."""
+LATE = 0.5
+"""Seconds that the end of a pull may be heard late."""
 AT_ONCE = 2.0
 """Seconds for the answer to a pull of what waits."""
 
@@ -61,26 +60,14 @@ class Pull:
         self._asked: dict[int, _Asked] = {}
         self._subscription: Subscription | None = None
 
-    @property
-    def open(self) -> bool:
-        """Whether requests can come."""
-        return self._subscription is not None
-
     async def begin(self) -> None:
-        """Listen for requests."""
+        """Listen for requests. There is no way back: what the server is just about to send to a subscription that ends
+        would be lost until its acknowledgement is overdue."""
         if self._subscription is None:
-            self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._came)
-
-    async def end(self) -> None:
-        """Take no more; returns when what was on its way has come, too."""
-        subscription, self._subscription = self._subscription, None
-        self._asked.clear()
-        self.waiting = 0
-        if subscription is not None and not self._client.is_closed:
-            try:
-                await subscription.drain()
-            except Exception as error:  # the connection is away, and its subscriptions with it
-                log.debug("%s: the end of a pull: %s", self.model, error)
+            # No limit of what may wait here: it is no more than was asked for.
+            self._subscription = await self._client.subscribe(
+                f"{self._inbox}.*", cb=self._came, pending_msgs_limit=0, pending_bytes_limit=0
+            )
 
     def outstanding(self) -> int:
         """Requests that were asked for and have not come."""
@@ -96,8 +83,7 @@ class Pull:
 
     async def stand(self, count: int) -> None:
         """Ask for requests that come from now on, and those that wait."""
-        told = {"batch": count, "expires": int(STANDS * 1e9), "idle_heartbeat": int(HEARTBEAT * 1e9)}
-        await self._ask(count, SILENCE, told)
+        await self._ask(count, STANDS + LATE, {"batch": count, "expires": int(STANDS * 1e9)})
 
     async def ahead(self, count: int) -> None:
         """Ask for requests that wait already."""
@@ -123,11 +109,6 @@ class Pull:
         self._take(message)
 
     def _hear(self, number: int, status: str, headers: dict[str, str]) -> None:
-        asked = self._asked.get(number)
-        if status == "100":
-            if asked is not None:
-                asked.until = time.monotonic() + SILENCE
-            return
         self._asked.pop(number, None)
         if status == "404":
             self.waiting = 0

@@ -44,6 +44,8 @@ class Request:
 
     envelope: wire.Envelope
     body: bytes
+    model: str
+    """The model at whose desk it waits."""
     lane: wire.Lane
     delivery: Delivery
     outlet: Outlet

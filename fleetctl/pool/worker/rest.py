@@ -84,7 +84,7 @@ class _Direct:
 
 
 class Rest:
-    """Answers requests to the worker itself."""
+    """Answers requests to the worker itself; until it has once been connected to NATS, with 503."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -92,7 +92,9 @@ class Rest:
     async def handle(self, exchange: Exchange) -> None:
         """One request."""
         method, path = exchange.method, exchange.path
-        if method in ("GET", "HEAD"):
+        if not self._worker.ready:
+            _say(exchange, 503, "the worker has no connection to NATS yet")
+        elif method in ("GET", "HEAD"):
             self._get(exchange, path)
         elif method == "POST" and path.startswith("/models/"):
             self._wish(exchange, path)
@@ -167,9 +169,9 @@ class Rest:
             trace=exchange.header(b"traceparent"),
             sent=now,
         )
-        request = Request(envelope, body, "work", direct, direct)
+        request = Request(envelope, body, desk.model, "work", direct, direct)
         exchange.on_gone = lambda: self._gone(request, direct)
-        self._worker.intake.accept(desk.model, request)
+        self._worker.intake.accept(request)
         await direct.over.wait()
 
     def _gone(self, request: Request, direct: _Direct) -> None:

@@ -6,9 +6,11 @@ The JSON object::
      "memory": {"limit": …, "taken": …},                      bytes
      "counts": {"delivered": …, "finished": …, "duplicates": …, "returned": …, "dead": …, "cancelled": …},
      "models": {"minilm": {"waiting": …, "waiting_batch": …,  requests in the queue, as last heard
+                           "oldest": …,                       seconds that the oldest of them has waited
                            "local": …, "running": …,          requests that this box holds
                            "tokens_per_second": …, "requests_per_second": …,   of a busy engine
                            "engines": [{"name": …, "unit": …, "phase": "loaded", "pinned": …, "wish": null,
+                                        "considered": null,   seconds; other boxes are asked whether to load it
                                         "memory": …, "running": …, "calls": …, "concurrency": …,
                                         "load_seconds": …, "idle_seconds": …, "busy_seconds": …,
                                         "deaths": …, "failures": …, "reason": ""}]}}}
@@ -51,6 +53,7 @@ def _model(worker: Worker, model: str) -> dict[str, Any]:
     desk = worker.desks[model]
     return {
         "waiting": worker.queued(model, "work"),
+        "oldest": round(worker.oldest(model), 1),
         "waiting_batch": worker.queued(model, "batch"),
         "local": sum(len(line) for line in desk.lines.values()),
         "running": sum(len(engine.running) for engine in desk.engines),
@@ -68,6 +71,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
         "phase": engine.phase,
         "pinned": engine.pinned,
         "wish": engine.wish,
+        "considered": None if engine.considered is None else time.monotonic() - engine.considered,
         "memory": engine.config.memory,
         "running": len(engine.running),
         "calls": engine.calls,

@@ -64,7 +64,7 @@ async def _systemctl(*words: str) -> tuple[int, str]:
     try:
         said, _ = await process.communicate()
     except asyncio.CancelledError:
-        if process.returncode is None:
-            process.kill()
+        process.kill()
+        await process.wait()
         raise
     return process.returncode or 0, said.decode(errors="replace").strip()

@@ -29,8 +29,10 @@ from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.intake import Intake
 from fleetctl.pool.worker.loading import Loading
+from fleetctl.pool.worker.others import elsewhere
 from fleetctl.pool.worker.pull import Pull
 from fleetctl.pool.worker.rest import Rest
+from fleetctl.pool.worker.signs import alive, at_work
 from fleetctl.pool.worker.state import state
 from fleetctl.pool.worker.units import Units
 
@@ -42,8 +44,6 @@ LOOK_WORK = 0.5
 LOOK_BATCH = 3.0
 LOOKS_PER_SECOND = 50
 """At most, for all models together."""
-OTHERS = 0.15
-"""Seconds that the other workers have to say what they have loaded."""
 DRAIN = 60.0
 """Seconds in which requests at work may finish when the worker is stopped."""
 
@@ -53,6 +53,8 @@ class Worker:
 
     def __init__(self, config: wire.WorkerConfig, units: Units) -> None:
         self.config = config
+        self.ready = False
+        """It has been connected, and takes requests."""
         self.connected = False
         self.closed = asyncio.Event()
         """The connection is over for good."""
@@ -84,6 +86,7 @@ class Worker:
         """Connect, find what runs, take requests. Raises QueueError and OSError."""
         for model in self.desks:
             self._wake[model] = asyncio.Event()
+        await self._server.listen(self.config.listen.host, self.config.listen.port)
         self.client = await queue.connect(
             self.config.nats, f"worker {self.config.box}", on_change=self._on_change, on_closed=self.closed.set
         )
@@ -102,9 +105,9 @@ class Worker:
         await self.client.subscribe("cancel.*", cb=self.intake.cancel)
         await self.client.subscribe("ask.*", cb=self.intake.ask)
         await self.client.subscribe(wire.STATE, cb=self._state)
-        await self._server.listen(self.config.listen.host, self.config.listen.port)
         await self.loading.begin()
-        loops = [self.loading.run(), self._at_work(), self._alive(), self._look()]
+        self.ready = True
+        loops = [self.loading.run(), at_work(self.intake), alive(self.intake), self._look(), self._remind()]
         loops += [self._pump(desk) for desk in self.desks.values()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
@@ -131,14 +134,14 @@ class Worker:
 
         A stream that is not over by then is broken off: its request is acknowledged, and is not repeated."""
         self.intake.draining = True
-        for pull in self._pulls.values():
-            await pull.end()
         for desk in self.desks.values():
             await self.intake.give_back(desk.clear())
         until = time.monotonic() + limit
-        while self.intake.held and time.monotonic() < until:
-            await asyncio.sleep(0.05)
+        while time.monotonic() < until and (self.intake.held or self._outstanding()):
+            await asyncio.sleep(0.02)
         for request in list(self.intake.held.values()):
+            if request.call is not None:
+                request.call.cancel()
             if request.begun:
                 await request.fail(502, "the worker was stopped before the answer was finished")
         await self.intake.give_back(list(self.intake.held.values()))
@@ -149,12 +152,20 @@ class Worker:
             await self.client.flush()
         await self.client.close()
 
+    def _outstanding(self) -> bool:
+        """Whether the queue may still send something."""
+        return self.client.is_connected and any(pull.outstanding() for pull in self._pulls.values())
+
     # The queue
 
     def queued(self, model: str, lane: wire.Lane) -> int:
         """Requests of a model that wait in the queue, as last heard."""
-        pull = self._pulls[model, lane]
-        return pull.waiting if pull.open else self._waiting[model, lane].requests
+        return self._pulls[model, lane].waiting if self.desks[model].serves else self._waiting[model, lane].requests
+
+    def oldest(self, model: str) -> float:
+        """Seconds that the oldest of those has waited which somebody waits for, as far as it is known here."""
+        now, line = time.monotonic(), self.desks[model].lines["work"].requests
+        return now - line[0].arrived if line else self._waiting[model, "work"].oldest(now)
 
     def desk_of(self, name: str) -> Desk | None:
         """The desk of a model, by its key or a name that clients use."""
@@ -186,8 +197,7 @@ class Worker:
     async def _pump(self, desk: Desk) -> None:
         wake = self._wake[desk.model]
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), 1.0)
+            await wake.wait()
             wake.clear()
             try:
                 await self._supply(desk)
@@ -195,15 +205,18 @@ class Worker:
                 log.info("%s: pulling: %s", desk.model, error or type(error).__name__)
                 await asyncio.sleep(0.2)
 
+    async def _remind(self) -> None:
+        """A standing pull may have ended without a word."""
+        while True:
+            await asyncio.sleep(1.0)
+            for wake in self._wake.values():
+                wake.set()
+
     async def _supply(self, desk: Desk) -> None:
         """Ask the queue for what there is room for."""
         work, batch = self._pulls[desk.model, "work"], self._pulls[desk.model, "batch"]
-        if not desk.serves or self.intake.draining:
-            await work.end()
-            await batch.end()
-            return
-        if not self.client.is_connected:
-            return
+        if not desk.serves or self.intake.draining or not self.client.is_connected:
+            return  # what was asked for before may still come, and is given back at once
         await work.begin()
         await batch.begin()
         if work.missing or batch.missing:
@@ -218,35 +231,24 @@ class Worker:
     async def _ask(self, desk: Desk, pull: Pull) -> None:
         asked = pull.outstanding() + self.intake.coming[desk.model, pull.lane]
         wanted = desk.wanted(pull.lane) - asked
-        ahead = desk.ahead(pull.lane)
-        missing = ahead - len(desk.lines[pull.lane]) - asked
+        missing = desk.missing(pull.lane) - asked
         if wanted > 0:
             if desk.merges:  # a call begins with all that waits, if anything does
                 await pull.ahead(max(1, missing))
             await pull.stand(wanted)
-        elif pull.waiting and missing >= max(1, ahead // 4):
+        elif pull.waiting and missing >= max(1, desk.ahead(pull.lane) // 4):
             await pull.ahead(min(missing, pull.waiting))
 
     def _on_change(self, connected: bool) -> None:
         self.connected = connected
+        if connected:  # with another store, perhaps
+            self.intake.task(self._make())
         for pull in self._pulls.values():
             pull.lost()
         for wake in self._wake.values():
             wake.set()
 
     # What is done all the time
-
-    async def _at_work(self) -> None:
-        while True:
-            await asyncio.sleep(wire.AT_WORK_EVERY)
-            with suppress(nats.errors.Error):
-                await self.intake.at_work()
-
-    async def _alive(self) -> None:
-        while True:
-            await asyncio.sleep(wire.ALIVE_EVERY / 4)
-            with suppress(nats.errors.Error):
-                await self.intake.alive()
 
     async def _look(self) -> None:
         """What waits for models that are not loaded here."""
@@ -290,24 +292,5 @@ class Worker:
         except (ValueError, KeyError, TypeError, AttributeError):
             log.debug("a message at %s cannot be read", wire.STATE)
 
-    async def _elsewhere(self, model: str) -> bool:
-        """Whether another box has a model loaded, or loads it."""
-        inbox = self.client.new_inbox()
-        found = False
-
-        async def hear(message: Msg) -> None:
-            nonlocal found
-            with suppress(ValueError, KeyError, TypeError):
-                said = json.loads(message.data)
-                if said["box"] != self.config.box and not said["draining"]:
-                    engines = said["models"].get(model, {}).get("engines", [])
-                    found = found or any(engine["phase"] in ("loaded", "loading") for engine in engines)
-
-        try:
-            subscription = await self.client.subscribe(inbox, cb=hear)
-            await self.client.publish(wire.STATE, b"", reply=inbox)
-            await asyncio.sleep(OTHERS)
-            await subscription.unsubscribe()
-        except nats.errors.Error:
-            return False
-        return found
+    async def _elsewhere(self, engine: Engine) -> bool:
+        return await elsewhere(self.client, self.config.box, engine)

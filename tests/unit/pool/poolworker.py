@@ -21,10 +21,12 @@ from natsserver import free_port
 
 from fleetctl.pool import nats, wire
 from fleetctl.pool.client import Client as Http
+from fleetctl.pool.worker import pull
 from fleetctl.pool.worker.units import UnitError
 from fleetctl.pool.worker.worker import Worker
 
 HERE = Path(__file__).parent
+pull.STANDS, pull.LATE = 0.2, 0.05  # so that the end of a worker is not waited for
 FINAL = (wire.Kind.WHOLE, wire.Kind.END, wire.Kind.FAILED)
 
 
@@ -131,11 +133,18 @@ class Asker:
         self.client = client
         self.js = client.jetstream()
         self.frames: dict[str, list[wire.Frame]] = {}
+        self.others: list[wire.Frame] = []
+        """Second answers that were other than the first."""
         self.count = 0
 
     async def hear(self, message: Msg) -> None:
-        """A frame has come."""
-        self.frames.setdefault(message.subject.rpartition(".")[2], []).append(wire.unpack_frame(message.data))
+        """A frame has come. Once an answer is over, a gateway drops what is sent again, which has to be the same."""
+        frame = wire.unpack_frame(message.data)
+        frames = self.frames.setdefault(message.subject.rpartition(".")[2], [])
+        if not any(one.kind in FINAL for one in frames):
+            frames.append(frame)
+        elif frame not in frames:
+            self.others.append(frame)
 
     async def send(
         self, model: str, text: Any, *, path: str = "/v1/embeddings", deadline: float = 30.0, **more: Any

@@ -1,7 +1,8 @@
 """A small engine for the worker's tests: ``python standin_engine.py SOCKET MODEL``, a process that can be killed.
 
 What the texts say decides what happens: ``bad …`` is refused, ``poison …`` ends the process, ``slow N …`` takes N
-milliseconds. An embedding is made of the text alone, so that a test knows what belongs to what.
+milliseconds; a stream dies at ``die`` and is silent for a while after ``pause``. An embedding is made of the text
+alone, so that a test knows what belongs to what.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class Engine:
                 if exchange.gone:
                     self.cut += 1
                     return
+                if word == "pause":
+                    await asyncio.sleep(0.7)
                 if word == "die":
                     os._exit(1)
             exchange.end(b"data: [DONE]\n\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import uvloop
 
+from fleetctl.pool.worker import pull
 from fleetctl.pool.worker.__main__ import read, serve
 
 
@@ -25,4 +26,5 @@ class Running:
 
 
 if __name__ == "__main__":
+    pull.STANDS, pull.LATE = 0.2, 0.05
     sys.exit(uvloop.run(serve(read(sys.argv[1]), Running())))
