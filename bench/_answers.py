@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A server that answers every chat completion with four streamed tokens, 2 ms apart, as cheaply as can be.
 
-``python3 bench/_answers.py PORT``: it is what a load generator is measured against, where an engine would be the
-bottleneck. Needs uvloop.
+Every request for embeddings is answered with one short vector, at once. ``python3 bench/_answers.py PORT``: it is what
+a load generator is measured against, where an engine would be the bottleneck. Needs uvloop.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ TOKENS, PAUSE = 4, 0.002  # tokens of an answer, and seconds between two
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 PAGE = b'{"data":[{"id":"answers","max_model_len":8192}]}'
 WHOLE = b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":%d,"completion_tokens":1}}'
+VECTOR = (
+    b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1]}],'
+    b'"model":"answers","usage":{"prompt_tokens":8,"total_tokens":8}}'
+)
 
 
 def _chunk(text: bytes) -> bytes:
@@ -44,18 +48,20 @@ class Answers(asyncio.Protocol):
         head = self.read.find(b"\r\n\r\n") + 4
         if head < 4:
             return
+        embeddings = self.read.startswith(b"POST /v1/embeddings")
         if self.read.startswith(b"GET"):
             self.read = b""
             self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(PAGE), PAGE))
             return
-        mark = self.read.index(b"content-length: ") + 16
+        mark = self.read[:head].lower().index(b"content-length: ") + 16
         length = int(self.read[mark : self.read.index(b"\r\n", mark)])
         if len(self.read) < head + length:
             return
         body, self.read = self.read[head : head + length], self.read[head + length :]
-        if b'"stream":true' not in body:
-            answer = WHOLE % body.count(b" ")
-            self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(answer), answer))
+        if embeddings or b'"stream":true' not in body:
+            answer = VECTOR if embeddings else WHOLE % body.count(b" ")
+            kind = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+            self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (kind, len(answer), answer))
             return
         self.transport.write(HEAD + TOKEN)
         asyncio.get_running_loop().call_later(PAUSE, self.more, TOKENS - 1)

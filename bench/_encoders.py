@@ -2,8 +2,8 @@
 
 TEXTS is a JSON file: ``texts``, and ``tokens`` of each. Every line on standard input is a JSON object. With ``tokens``
 it asks for a measurement: batches of so many tokens (texts of like length together, padded), for ``seconds``, on so
-many ``lanes`` (threads that each compute a batch of their own) of ``threads`` each; the answer has the tokens per second,
-padding not counted. With ``vectors`` it asks for a file with the vector of every text.
+many ``lanes`` (threads that each compute a batch of their own) of ``threads`` each; the answer has the tokens per
+second, padding not counted. With ``vectors`` it asks for a file with the vectors of the first texts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from fleetctl.pool.encoder.graph import write_graph
 from fleetctl.pool.encoder.recipe import read_recipe
 from fleetctl.pool.encoder.weights import read_header
 
+COMPARED = 400
+"""Texts whose vectors are compared."""
 Batch = Sequence[Sequence[int]]
 Compute = Callable[[Batch], Any]
 
@@ -40,7 +42,7 @@ def main() -> None:
         if threads not in made:
             made[threads] = make(folder, way.partition("-")[2], threads)
         if "vectors" in asked:
-            np.save(asked["vectors"], np.concatenate([made[threads]([one]) for one in listed["tokens"]]))
+            np.save(asked["vectors"], np.concatenate([made[threads]([one]) for one in listed["tokens"][:COMPARED]]))
             answer: dict[str, Any] = {}
         else:
             answer = measure(

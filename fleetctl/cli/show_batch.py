@@ -162,9 +162,10 @@ def show_written(
 ) -> None:
     """Say which files there are now."""
     if as_json:
-        told: dict[str, Any] = {"job": job, "output": str(done.output), "answered": done.answered}
+        told = _tally(tally, price) if tally else {}
+        told |= {"job": job, "output": str(done.output), "answered": done.answered}
         told |= {"errors": str(done.errors) if done.failed else None, "failed": done.failed}
-        emit("written", **told, **(_tally(tally, price) if tally else {}))
+        emit("written", **told)
         return
     out = console()
     used = f", {_short(tally.tokens)} tokens" if tally and tally.tokens else ""

@@ -106,6 +106,8 @@ def assess(
         return found
     for engine in release.engines:
         found.engines.append(_engine(engine, release, observed))
+    for lodger in release.pool.lodgers if release.pool else ():
+        found.engines.append(_lodger(lodger.engine, release, observed))
     for proxy in running_proxies(release.proxy, observed).values():
         found.waiting += sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
         found.notes += [note for note in _bridge(release, proxy) if note not in found.notes]
@@ -218,6 +220,23 @@ def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState
         cache=cache.get("tokens"),
         cache_expected=cache.get("expected"),
     )
+
+
+def _lodger(engine: Engine, release: Release, observed: Observed) -> EngineState:
+    """An engine of the pool: whether it is loaded is the worker's to decide, and requests come to it from the queue."""
+    facts = observed.get(engine.head.box)
+    unit = facts.units.get(engine.head.unit) if facts is not None else None
+    if facts is None:
+        state = "unknown"
+    elif unit is None or unit.load == "not-found":
+        state = "missing"
+    elif unit.active == "active" and unit.engine != engine_name(engine, engine.head, release.layout):
+        state = "another build"
+    elif unit.active == "activating" and unit.sub != "auto-restart":
+        state = "loading"
+    else:
+        state = "not loaded" if unit.active == "inactive" else unit.active
+    return EngineState(engine.id, (engine.head.box,), state, "pool", running=0, queued=0)
 
 
 def _cache(engine: Engine, observed: Observed) -> dict[str, int | None]:

@@ -35,7 +35,7 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
         ports.update(*(engine.listens for engine, rank in release.ranks_on(box) if rank.rank == 0))
         services = release.pool.on(box) if release.pool else []
         paths.update(service.program for service in services if service.kind == "nats")
-        ports.update(service.port for service in services)
+        ports.update(service.port for service in services if service.port)
         units.update(service.unit for service in services)
         units.update(rank.unit for _, rank in release.lodgers_on(box))
     wanted = units | {rank.unit for release in releases for _, rank in release.ranks_on(box)}

@@ -168,7 +168,7 @@ def await_service(
     call: Call, unit: str, address: str, port: int, url: str, engines: List[str], limit: float
 ) -> Dict[str, Any]:
     """Wait until a program of a pool is at work: it answers 200 at ``url`` (empty: it is NATS, and says so at its
-    port), and the units of the engines that it has to load are active.
+    port; no port either: it runs), and the units of the engines that it has to load are active.
 
     OpError when it ends again and again, when an engine fails, or when the time is over.
     """
@@ -186,7 +186,8 @@ def await_service(
         failed = [name for name in engines if seen[name]["active"] == "failed"]
         if failed:
             raise OpError("%s failed: %s" % (", ".join(failed), ", ".join(seen[name]["result"] for name in failed)))
-        works = probe(url, 2.0) == 200 if url else _is_nats(address, port)
+        runs = state["active"] == "active" and state["sub"] == "running"
+        works = probe(url, 2.0) == 200 if url else _is_nats(address, port) if port else runs
         loading = [name for name in engines if seen[name]["active"] != "active"]
         if works and not loading:
             return {"waited": round(time.monotonic() - start, 2)}

@@ -25,6 +25,7 @@ OUR_SERVICES = (
     "fleetctl-nats.service",
     "fleetctl-gateway.service",
     "fleetctl-worker.service",
+    "fleetctl-batch.service",
 )
 AS_ONE = ("user.slice", "init.scope")
 SAMPLED_PROCESSES = 8  # of a group, to tell an engine from a service

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fleetctl.facts.types import BoxFacts, Observed
-from fleetctl.render.names import NATS_UNIT, POOL_UNITS, WORKER_UNIT
+from fleetctl.render.names import BATCH_UNIT, NATS_UNIT, POOL_UNITS, WORKER_UNIT
 from fleetctl.render.release import Engine, Lodger, Release, Server, Service
 
 
@@ -90,8 +90,8 @@ def loaded_wrongly(
 
 
 def kind_of(unit: str) -> str:
-    """The part of a pool that a unit is: nats, worker or gateway."""
-    return "nats" if unit == NATS_UNIT else "worker" if unit == WORKER_UNIT else "gateway"
+    """The part of a pool that a unit is: nats, worker, batch or gateway."""
+    return {NATS_UNIT: "nats", WORKER_UNIT: "worker", BATCH_UNIT: "batch"}.get(unit, "gateway")
 
 
 def not_loaded(release: Release, observed: Observed) -> list[Engine]:

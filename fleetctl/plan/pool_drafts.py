@@ -12,8 +12,8 @@ from fleetctl.plan.pool import kind_of
 from fleetctl.render.release import Service
 from fleetctl.spec.units import parse_duration, seconds
 
-TITLES = {"nats": "NATS", "worker": "the worker", "gateway": "the gateway"}
-STOP_LIMIT = {"nats": 30.0, "worker": 90.0, "gateway": 30.0}
+TITLES = {"nats": "NATS", "worker": "the worker", "gateway": "the gateway", "batch": "the runner of batch jobs"}
+STOP_LIMIT = {"nats": 30.0, "worker": 90.0, "gateway": 30.0, "batch": 90.0}
 """Seconds: TimeoutStopSec of the units."""
 
 
@@ -41,8 +41,8 @@ def stop_gateway(move: Move) -> Iterable[Draft]:
 
 
 def stop_worker(move: Move) -> Iterable[Draft]:
-    """Workers stop, and the engines that they loaded and that do not stay."""
-    return _stop(move, "worker")
+    """Workers stop, with the engines that they loaded and that do not stay, and the runner of batch jobs."""
+    return _stop(move, "worker", "batch")
 
 
 def stop_nats(move: Move) -> Iterable[Draft]:
@@ -50,11 +50,11 @@ def stop_nats(move: Move) -> Iterable[Draft]:
     return _stop(move, "nats")
 
 
-def _stop(move: Move, part: str) -> Iterable[Draft]:
+def _stop(move: Move, *parts: str) -> Iterable[Draft]:
     boxes = frozenset(move.difference.boxes)
     for box, unit in move.difference.pool.stop:
         kind = kind_of(unit)
-        if kind == part:
+        if kind in parts:
             yield Draft(
                 box,
                 f"{box}/{unit}",
@@ -86,8 +86,8 @@ def start_nats(move: Move) -> Iterable[Draft]:
 
 
 def start_worker(move: Move) -> Iterable[Draft]:
-    """Workers start; they start the engines that are pinned."""
-    return _start(move, "worker")
+    """Workers start, and they the engines that are pinned; and the runner of batch jobs."""
+    return _start(move, "worker", "batch")
 
 
 def start_gateway(move: Move) -> Iterable[Draft]:
@@ -95,9 +95,9 @@ def start_gateway(move: Move) -> Iterable[Draft]:
     return _start(move, "gateway")
 
 
-def _start(move: Move, part: str) -> Iterable[Draft]:
+def _start(move: Move, *parts: str) -> Iterable[Draft]:
     for service in move.difference.pool.start:
-        if service.kind == part:
+        if service.kind in parts:
             yield Draft(
                 service.box,
                 f"{service.box}/{service.unit}",
@@ -147,6 +147,6 @@ def gate_pool(move: Move) -> Iterable[Draft]:
 
 
 def _url(service: Service) -> str:
-    """Where a program tells that it is at work; empty for NATS, whose port is enough."""
+    """Where a program tells that it is at work; empty for NATS, whose port is enough, and for what only runs."""
     host = f"[{service.address}]" if ":" in service.address else service.address
-    return "" if service.kind == "nats" else f"http://{host}:{service.port}/health"
+    return "" if service.kind in ("nats", "batch") else f"http://{host}:{service.port}/health"

@@ -129,7 +129,7 @@ def _ports(target: Release, observed: Observed, difference: Difference) -> Itera
     for engine in difference.start:
         wanted[engine.head.box].update(engine.listens)
     for service in difference.pool.start:
-        wanted[service.box][service.port] = f"the pool ({service.unit})"
+        wanted[service.box].update({service.port: f"the pool ({service.unit})"} if service.port else {})
     proxy = target.proxy
     for box in proxy.boxes if proxy else ():
         assert proxy is not None

@@ -96,7 +96,7 @@ def serving_on(observed: Observed, boxes: Iterable[str]) -> list[str]:
             engine.id
             for box in boxes
             if (live := observed[box].release) is not None
-            for engine, rank in live.ranks_on(box)
+            for engine, rank in (*live.ranks_on(box), *live.lodgers_on(box))
             if (unit := observed[box].units.get(rank.unit)) is not None and not unit.down
         }
     )

@@ -263,8 +263,6 @@ class GatewayConfig:
     """Seconds that a request may take, where the client asks for no other time."""
     most_body: int = 64 << 20
     """Longest body in bytes."""
-    bodies: str = ""
-    """URL of an S3-compatible bucket for long bodies; empty: JetStream's object store."""
     store: int = 0
     """Bytes of all bodies in the object store at most; 0: no limit of its own."""
 

@@ -40,9 +40,8 @@ def _guarded(fleet: Fleet, box: str) -> Guarded:
     ranks: set[int] = set()
     for layout, models in fleet.layouts.items():
         ports = engine_ports(fleet, layout)
-        if fleet.pool is not None and fleet.pool_models(layout):
+        if fleet.pool_models(layout):
             engines |= set(pool_ports(fleet)["gateway"]) if box in fleet.gateways else set()
-            ranks |= set(pool_ports(fleet)["nats"]) if box in fleet.pool.nats.boxes else set()
         for model, placement in models.items():
             if placement.pool is not None:
                 continue  # its engines listen on the loopback interface
@@ -51,7 +50,8 @@ def _guarded(fleet: Fleet, box: str) -> Guarded:
                 engines.add(ports[model])
                 if split:
                     ranks |= {placement.master_port, rendezvous_port(placement.master_port)}
-    meets = fleet.pool is not None and box in fleet.pool.nats.boxes and not ranks.isdisjoint(pool_ports(fleet)["nats"])
+    meets = fleet.pool is not None and box in fleet.pool.nats.boxes
+    ranks |= set(pool_ports(fleet)["nats"]) if meets else set()
     return Guarded(engines=tuple(sorted(engines)), ranks=tuple(sorted(ranks)), nats=meets)
 
 

@@ -87,7 +87,7 @@ def render_layout(
         gates=fleet.gates,
         tasks=dict(tasks or {}),
         firewall=firewall,
-        pool=Pool(services=tuple(services), lodgers=tuple(lodgers)) if lodgers else None,
+        pool=Pool(services=tuple(services), lodgers=tuple(lodgers)) if services else None,
         programs={box: bundles for box in fleet.boxes if (bundles := bundles_on(fleet, layout, box))},
         spec=spec_text,
     )

@@ -26,7 +26,8 @@ PROGRAMS_FOLDER = "/var/lib/fleetctl/programs"
 NATS_UNIT = "fleetctl-nats.service"
 GATEWAY_UNIT = "fleetctl-gateway.service"
 WORKER_UNIT = "fleetctl-worker.service"
-POOL_UNITS = (GATEWAY_UNIT, WORKER_UNIT, NATS_UNIT)
+BATCH_UNIT = "fleetctl-batch.service"
+POOL_UNITS = (GATEWAY_UNIT, WORKER_UNIT, BATCH_UNIT, NATS_UNIT)
 """Of a pool, in the order in which they stop."""
 LOOPBACK = "127.0.0.1"
 """Where the engines of a pool and its workers listen: nobody but their own box has business there."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from fleetctl.engine.runtimes.command import served_names, task_of
 from fleetctl.engine.runtimes.encoder import batch_tokens
 from fleetctl.engine.runtimes.flags import flag_values
 from fleetctl.pool import wire
+from fleetctl.pool.batch.room import Proxied
+from fleetctl.render.backends import backend_of
 from fleetctl.render.engine import Place, cannot_share, concurrency, runtime_of
 from fleetctl.render.names import (
+    BATCH_UNIT,
     GATEWAY_UNIT,
     LOOPBACK,
     NATS_UNIT,
@@ -21,7 +25,7 @@ from fleetctl.render.names import (
     WORKER_UNIT,
     engine_unit,
 )
-from fleetctl.render.ports import engine_ports
+from fleetctl.render.ports import EVERY_ADDRESS, engine_ports
 from fleetctl.render.programs import folder_of, pool_bundle
 from fleetctl.render.release import File, Lodger, Service
 from fleetctl.render.template import fill
@@ -40,19 +44,23 @@ def pool_files(
 ) -> tuple[tuple[Service, ...], tuple[File, ...]]:
     """Programs of the pool on a box and their files; none where it has no part in the pool.
 
+    The queue is there in every layout, and so is the runner of batch jobs for models that are in no pool.
+
     ``lodgers`` are the engines that the box can load, ``memory`` the bytes that they may take together, and ``weights``
     the bytes of each model's weights as far as they are known.
     """
     pool = fleet.pool
-    if pool is None or not fleet.pool_models(layout):
+    if pool is None:
         return (), ()
     made: list[tuple[Service, tuple[File, ...]]] = []
     if box in pool.nats.boxes:
         made.append(_nats(fleet, pool.nats, box))
     if lodgers:
         made.append(_worker(fleet, pool, layout, box, lodgers, memory, weights))
-    if box in fleet.gateways:
+    if box in fleet.gateways and fleet.pool_models(layout):
         made.append(_gateway(fleet, pool, layout, box))
+    if box == fleet.proxy.lead and proxied_models(fleet, layout):
+        made.append(_batch(fleet, pool, layout, box))
     return tuple(service for service, _ in made), tuple(file for _, files in made for file in files)
 
 
@@ -126,7 +134,7 @@ def _gateway(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, 
         most_body=pool.most_body,
         store=pool.nats.store // SHARE_OF_BODIES,
     )
-    files, credentials = _program_files(fleet, "gateway", config)
+    files, credentials = _program_files(fleet, "gateway", wire.as_json(config), "gateway")
     unit = fill(
         "systemd",
         "gateway.service.j2",
@@ -155,7 +163,7 @@ def _worker(
         memory=memory,
         engines=tuple(_engine(fleet, layout, box, lodger, weights) for lodger in lodgers),
     )
-    files, credentials = _program_files(fleet, "worker", config)
+    files, credentials = _program_files(fleet, "worker", wire.as_json(config), "worker")
     place = Place(layout, lodgers[0].engine.model, box, 0, (box,), 0, 0.0)
     foreign, others = fleet.superseded_on(box), cannot_share(fleet, place)
     unit = fill(
@@ -173,6 +181,49 @@ def _worker(
     # It would take an engine that stops to be replaced for one that died: with the engines it starts again itself.
     units = tuple(f"{UNIT_FOLDER}/{lodger.engine.head.unit}" for lodger in lodgers)
     return service.model_copy(update={"paths": (*service.paths, *units)}), made
+
+
+def proxied_models(fleet: Fleet, layout: str) -> list[str]:
+    """Models of a layout that clients reach through the proxy alone, and that do what a batch job may ask for."""
+    return [name for name in fleet.layouts[layout] if name not in fleet.pool_models(layout)]
+
+
+def _batch(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, tuple[File, ...]]:
+    from fleetctl.pool.batch.runner import RunnerConfig  # not before it is rendered: it brings the client of NATS
+
+    models = tuple(
+        Proxied(
+            model=name,
+            backend=backend_of(fleet, name),
+            concurrency=max(concurrency(fleet, layout, name, seat) for seat in fleet.layouts[layout][name].boxes),
+        )
+        for name in proxied_models(fleet, layout)
+    )
+    proxy, keys = fleet.proxy, fleet.proxy.api_keys
+    key = "batch" if "batch" in keys else next(iter(keys), None)
+    listens = fleet.boxes[box].address if proxy.floating or proxy.address in EVERY_ADDRESS else fleet.proxy_address
+    config = RunnerConfig(
+        box=box,
+        nats=_access(fleet, pool.nats, "worker", BATCH_UNIT),
+        address=f"{'https' if proxy.tls else 'http'}://{_endpoint(listens, proxy.port)}",
+        models=models,
+        key_file=f"{_credentials(BATCH_UNIT)}/key" if key else "",
+    )
+    files, credentials = _program_files(fleet, "batch", asdict(config), "worker")
+    if key is not None:
+        credentials["key"] = f"{POOL_FOLDER}/batch.key"
+        content = f"@secret:{key}@\n"
+        files.append(File(path=credentials["key"], content=content, mode=0o600, secrets={key: keys[key]}))
+    unit = fill(
+        "systemd",
+        "batch.service.j2",
+        box=box,
+        nats_unit=NATS_UNIT,
+        credentials=credentials,
+        programs=folder_of(pool_bundle()),
+        config=f"{_credentials(BATCH_UNIT)}/config",
+    )
+    return _service("batch", box, BATCH_UNIT, ("", 0), PYTHON, unit, files)
 
 
 def _engine(fleet: Fleet, layout: str, box: str, lodger: Lodger, weights: Mapping[str, int]) -> wire.PoolEngine:
@@ -219,14 +270,14 @@ def _access(fleet: Fleet, nats: Nats, role: str, unit: str) -> wire.NatsAccess:
 
 
 def _program_files(
-    fleet: Fleet, role: str, config: wire.GatewayConfig | wire.WorkerConfig
+    fleet: Fleet, program: str, config: Mapping[str, Any], role: str
 ) -> tuple[list[File], dict[str, str]]:
     """Configuration and password of a program, and what systemd hands over to it: name → path."""
     assert fleet.pool is not None
     nats = fleet.pool.nats
-    paths = {"config": f"{POOL_FOLDER}/{role}.json", "password": f"{POOL_FOLDER}/{role}.password"}
+    paths = {"config": f"{POOL_FOLDER}/{program}.json", "password": f"{POOL_FOLDER}/{program}.password"}
     files = [
-        File(path=paths["config"], content=json.dumps(wire.as_json(config), indent=1) + "\n", mode=0o600),
+        File(path=paths["config"], content=json.dumps(config, indent=1) + "\n", mode=0o600),
         File(
             path=paths["password"],
             content=f"@secret:{role}@\n",

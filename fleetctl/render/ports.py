@@ -101,13 +101,12 @@ def check_ports(fleet: Fleet, layout: str) -> None:
     if fleet.guard is not None:
         for box in {box for placement in fleet.layouts[layout].values() for box in placement.boxes}:
             take(box, fleet.guard.port, fleet.boxes[box].address, "the guard", "port: of guard:")
-    pooled = fleet.pool_models(layout)
-    if pooled and fleet.pool is not None:
-        ours = pool_ports(fleet)
+    if fleet.pool is not None:
+        ours, pooled = pool_ports(fleet), fleet.pool_models(layout)
         seats = {box for model in pooled for box in fleet.layouts[layout][model].boxes}
         for kind, title, boxes in (
             ("nats", "NATS", fleet.pool.nats.boxes),
-            ("gateway", "the gateway", fleet.gateways),
+            ("gateway", "the gateway", fleet.gateways if pooled else ()),
             ("worker", "the worker", sorted(seats)),
         ):
             for box in boxes:

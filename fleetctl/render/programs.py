@@ -78,7 +78,9 @@ def bundles_on(fleet: Fleet, layout: str, box: str) -> tuple[Bundle, ...]:
     """What has to be on a box for a layout."""
     pooled = fleet.pool_models(layout)
     seats = [box for model in pooled for box in fleet.layouts[layout][model].boxes]
-    found = [pool_bundle()] if pooled and box in (*seats, *fleet.gateways) else []
+    runs = pooled and box in (*seats, *fleet.gateways)
+    batch = fleet.pool is not None and box == fleet.proxy.lead
+    found = [pool_bundle()] if runs or batch else []
     for model, placement in fleet.layouts[layout].items():
         if box in placement.boxes:
             found += encoder_bundles(fleet, model)

@@ -257,11 +257,11 @@ class Bundle(Value):
 class Service(Value):
     """A program of a pool on one box."""
 
-    kind: Literal["nats", "worker", "gateway"]
+    kind: Literal["nats", "worker", "gateway", "batch"]
     box: str
     unit: str
     address: str = Field(description="where it listens")
-    port: int
+    port: int = Field(description="0: nowhere")
     paths: tuple[str, ...] = Field(description="files with which it has to start again")
     program: str = Field(description="path of the program that has to be on the box")
 

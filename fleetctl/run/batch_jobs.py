@@ -27,6 +27,9 @@ from fleetctl.run.batching import Way, connected, renewing
 
 Result = TypeVar("Result")
 
+ANSWERS_IN = 3.0
+"""Seconds that NATS has for one answer, before it is asked again."""
+
 
 class Showing(Protocol):
     """Who hears of a job as it goes."""
@@ -149,7 +152,7 @@ def remove(way: Way, name: str) -> None:
 @contextlib.asynccontextmanager
 async def _books(way: Way, *, make: bool = False) -> AsyncIterator[Books]:
     async with connected(way) as client:
-        yield await open_books(client.jetstream(), make=make)
+        yield await open_books(client.jetstream(timeout=ANSWERS_IN), make=make)
 
 
 def _ran(work: Callable[[], Awaitable[Result]]) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from fleetctl.spec.problems import did_you_mean
 
 OPERATOR = "operator"
 """The role in NATS of whoever submits jobs."""
-FIRST = 15.0
+FIRST = 8.0
 """Seconds in which NATS has to answer at first."""
 RENEW = 5.0
 """Seconds without NATS after which the SSH connection is looked at."""
@@ -32,7 +32,7 @@ class Way:
     """How NATS is reached. ``socket`` leads to it; None: straight. ``renew`` makes the way anew where it broke."""
 
     access: wire.NatsAccess
-    secret: str | None
+    secret: str | None = field(repr=False)
     socket: Callable[[], Path] | None = None
     renew: Callable[[], None] | None = None
 

@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
     "launch": {"venv": "/opt/vllm"},
 }
 WORKER, GATEWAY, NATS = "fleetctl-worker.service", "fleetctl-gateway.service", "fleetctl-nats.service"
+BATCH = "fleetctl-batch.service"
 
 
 def pooled(name: str = "pool", **changes: Any) -> Release:

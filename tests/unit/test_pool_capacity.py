@@ -6,6 +6,7 @@ import pytest
 from pooled import pooled
 
 from fleetctl.errors import RefusedError
+from fleetctl.plan.others import left_for_others
 from fleetctl.spec.units import parse_size
 
 GIB = 1024**3
@@ -66,3 +67,8 @@ def test_an_engine_with_a_cache_gets_the_share_that_its_memory_is_of_the_box() -
     assert release.pool is not None
     shares = {one.engine.model: one.engine.head.share for one in release.pool.lodgers}
     assert shares["small"] == 0.0937 and shares["small"] * 128 * GIB <= parse_size("12GiB")
+
+
+def test_a_pool_leaves_the_reserve_to_others_and_no_more() -> None:
+    release = pooled()
+    assert [left_for_others(release, budget) for budget in release.budgets] == [32 * GIB, 16 * GIB]

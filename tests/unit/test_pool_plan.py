@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from planned import BEFORE, boxes_in, layout, plan, unit
-from pooled import GATEWAY, NATS, WORKER, all_in_pool, pooled
+from pooled import BATCH, GATEWAY, NATS, WORKER, all_in_pool, pooled
 
 from fleetctl.errors import RefusedError
 from fleetctl.facts.assess import assess
@@ -63,7 +63,7 @@ def test_a_move_into_a_pool_brings_programs_starts_proves_and_only_then_opens() 
 
 
 def test_the_way_out_stops_gateway_worker_engines_and_queue_in_this_order() -> None:
-    source, target = pooled(), pooled("replicas")
+    source, target = pooled(), layout("replicas")
     seen = all_in_pool(boxes_in(source), source, loaded=("minilm", "small"))
     made = plan(source, target, seen, book="rollback")
     order = [f"switch.stop_gateway.a/{GATEWAY}", f"switch.stop_worker.a/{WORKER}"]
@@ -75,6 +75,18 @@ def test_the_way_out_stops_gateway_worker_engines_and_queue_in_this_order() -> N
     assert before(made, "switch.start_engine.a/fleetctl-replicas-qwen.service", order[3])
     worker = next(step for step in made.steps if step.id == order[1])
     assert sorted(worker.params["engines"]) == ["fleetctl-pool-minilm.service", "fleetctl-pool-small.service"]
+
+
+def test_the_queue_stays_where_the_file_has_one_and_batch_jobs_go_to_the_models_behind_the_proxy() -> None:
+    source, target = pooled(), pooled("replicas")
+    made = plan(source, target, all_in_pool(boxes_in(source), source), book="rollback")
+    assert [step.target for step in made.steps if step.kind == "stop_nats"] == []
+    assert [step.target for step in made.steps if step.kind.startswith("start_") and "engine" not in step.kind] == [
+        f"a/{BATCH}"
+    ]
+    there = all_in_pool(boxes_in(target), target)
+    assert compare(target, target, there, 1).nothing()
+    assert [unit for unit in there["a"].units if unit in (BATCH, NATS, WORKER, GATEWAY)] == [NATS, BATCH]
 
 
 def test_in_a_pool_nothing_is_to_be_done_whichever_engines_are_loaded() -> None:
@@ -166,3 +178,15 @@ def test_without_a_pool_no_step_is_about_one() -> None:
     assert not [
         step.id for step in made.steps if "pool" in step.kind or "programs" in step.kind or "gateway" in step.kind
     ]
+
+
+def test_status_tells_which_engines_of_a_pool_are_loaded() -> None:
+    release = pooled()
+    seen = assess(all_in_pool(boxes_in(release), release), "a", "office")
+    assert [(one.id, one.state, one.server) for one in seen.engines] == [
+        ("pool/minilm@a", "active", "pool"),
+        ("pool/minilm@b", "active", "pool"),
+        ("pool/small@a", "not loaded", "pool"),
+        ("pool/small@b", "not loaded", "pool"),
+    ]
+    assert seen.healthy()

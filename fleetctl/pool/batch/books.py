@@ -122,7 +122,7 @@ class Books:
         """Remove a job with everything that is kept of it."""
         await self.stop(job)
         lines = await self.answered(job)
-        await self._remove_bodies([f"{job}.{line}.answer" for line in lines])
+        await self._remove_bodies([f"{job}.{line}{kind}" for line in lines for kind in ("", ".answer")])
         await self.js.purge_stream(wire.RESULTS, subject=f"result.{wire.token(job)}.*")
         await self._objects().delete(job)
         await self._kv().purge(job)

@@ -32,7 +32,7 @@ Pull = JetStreamContext.PullSubscription
 async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncIterator[list[Answer]]:
     """Every answer of a job, those that are there first, then as they come; without end.
 
-    What comes together is given together. An empty list says that nothing came for a moment and the server is there.
+    What comes together is given together. An empty list says that there are no more now, and that the server is there.
     """
     after = 0
     pull: Pull | None = None
@@ -58,6 +58,8 @@ async def answers(js: JetStreamContext, job: str, patience: Patience) -> AsyncIt
                 found.append(await patience.call(_reading(js, subject, data, headers)))
                 after = max(after, message.metadata.sequence.stream)
             yield found
+            if messages[-1].metadata.num_pending == 0:
+                yield []
     finally:
         if pull is not None:
             await _end(pull)

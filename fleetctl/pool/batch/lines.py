@@ -163,7 +163,7 @@ def _openai(found: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
         raise ValueError(f"custom_id has to be text of 1 to {MOST_NAME} characters")
     if method != "POST":
         raise ValueError(f"method is {_short(method)}; it has to be POST")
-    if url not in PATHS:
+    if not isinstance(url, str) or url not in PATHS:
         raise ValueError(f"url is {_short(url)}; it has to be one of {', '.join(PATHS)}")
     return custom_id, url, _body(body, PATHS[url])
 

@@ -93,7 +93,11 @@ async def read(js: JetStreamContext, subject: str, data: bytes, headers: dict[st
     frame = wire.unpack_frame(data)
     body = frame.body
     name = (headers or {}).get(BODY)
+    status = frame.status
     if name is not None:
-        bucket = await js.object_store(wire.BODIES)
-        body = (await bucket.get(name)).data or b""
-    return Answer(int(subject.rsplit(".", 1)[-1]), frame.status, frame.content_type, body, frame.worker)
+        try:
+            bucket = await js.object_store(wire.BODIES)
+            body = (await bucket.get(name)).data or b""
+        except NotFoundError:
+            status, body = 500, b'{"error": {"message": "the answer was too long ago: it is not stored any more"}}'
+    return Answer(int(subject.rsplit(".", 1)[-1]), status, frame.content_type, body, frame.worker)

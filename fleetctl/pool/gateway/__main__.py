@@ -22,11 +22,14 @@ from fleetctl.pool import wire
 from fleetctl.pool.gateway.app import Gateway
 from fleetctl.pool.gateway.bodies import Bodies
 from fleetctl.pool.gateway.queue import Queue
+from fleetctl.pool.heap import keep_freed_memory
 from fleetctl.pool.http import Server
 from fleetctl.pool.nats import QueueError, connect, make_bucket, make_streams
 
 log = logging.getLogger("gateway")
 
+LATELY = 1.0
+"""Seconds after the last short request in which long bodies give way to the next."""
 AGAIN = 2.0
 """Seconds until streams are asked for again that could not be made."""
 
@@ -93,7 +96,8 @@ async def _join(config: wire.GatewayConfig, queue: Queue, gateway: Gateway, stop
         except QueueError as error:
             log.warning("%s", error)
             await asyncio.sleep(AGAIN)
-    gateway.bodies = Bodies(bulk.jetstream(), lambda: bool(queue.answers))
+    loop = asyncio.get_running_loop()
+    gateway.bodies = Bodies(bulk.jetstream(), lambda: loop.time() - queue.short_at < LATELY)
     await queue.open(client)
     log.info("ready")
     gc.collect()
@@ -108,6 +112,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
         config = read_config(Path(arguments[0]))
+        keep_freed_memory()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(config))
     except FleetError as error:

@@ -120,7 +120,7 @@ class Answer:
         self._wake()
 
     def ask(self, first: float, growth: int) -> None:
-        """Have the workers asked for this, first at a time, then again and again, ``growth`` times as late each time."""
+        """Have the workers asked for this, first at a time, then each time ``growth`` times as late."""
         self.ask_every, self.ask_growth, self.ask_at = ASK_EVERY, growth, first
         self.look_at = min(self.deadline, first)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from urllib.parse import unquote
 
 from fleetctl.pool import wire
 from fleetctl.pool.exchange import ClientGoneError, Exchange
@@ -18,8 +19,10 @@ from fleetctl.pool.gateway.queue import Queue
 from fleetctl.pool.gateway.refusals import Refusal, broke_off, no_model, queue_away, too_long
 from fleetctl.pool.wire import Kind
 
-SLICE = 64 << 10
-"""Bytes of a body that are scanned before others have their turn."""
+SLICE = 16 << 10
+"""Bytes of a body that are scanned before the time is looked at."""
+TURN = 0.001
+"""Seconds of scanning after which others have their turn."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = "text/event-stream"
 
@@ -51,13 +54,15 @@ class Gateway:
         path, read = exchange.path, exchange.method in ("GET", "HEAD")
         if path in PATHS:
             raise Refusal(405, f"{path} takes POST", allow="POST")
-        if path not in ("/health", "/metrics", "/v1/models"):
+        if path not in ("/health", "/metrics", "/v1/models") and not path.startswith("/v1/models/"):
             raise Refusal(404, f"there is no {path[:200]} here: {', '.join(PATHS)}, /v1/models, /health, /metrics")
         if not read:
             raise Refusal(405, f"{path} takes GET", allow="GET, HEAD")
         connected = self._queue.connected.is_set()
         if path == "/v1/models":
             exchange.answer(200, self._models.page)
+        elif path.startswith("/v1/models/"):
+            exchange.answer(200, self._models.page_of(unquote(path.removeprefix("/v1/models/"))))
         elif path == "/metrics":
             page = self._metrics.page(len(self._queue.answers), connected, self._queue.unexpected)
             exchange.answer(200, page, PROMETHEUS)
@@ -119,29 +124,33 @@ class _Request:
             self._named(asked)
         if exchange.length is not None and exchange.length > config.most_body:
             raise too_long(config.most_body)
-        if exchange.length is not None and exchange.length <= wire.INLINE_BODY:
-            body = await exchange.read(wire.INLINE_BODY)
-            await self._scan(asked, body)
-            await self._ask(asked, body, None)
+        if exchange.length is None:
+            first, whole = await self._first(min(wire.INLINE_BODY, config.most_body))
+            body = b"".join(first) if whole else b""
         else:
-            await self._long(asked)
+            first, whole = [], exchange.length <= wire.INLINE_BODY
+            body = await exchange.read(wire.INLINE_BODY) if whole else b""
+        if not whole:
+            await self._ask_with_stored(asked, first)
+            return
+        self._size = len(body)
+        await self._feed(asked, body)
+        self._named(asked)
+        await self._ask(asked, body, None)
 
-    async def _long(self, asked: Asked) -> None:
-        """A body that is too long for a message, or whose length is not known yet."""
-        queue, first = self._gateway.queue, list[bytes]()
-        if self._exchange.length is None:
-            size = 0
-            while piece := await self._exchange.some():
-                first.append(piece)
-                size += len(piece)
-                if size > wire.INLINE_BODY:
-                    break
-            else:
-                body = b"".join(first)
-                await self._scan(asked, body)
-                await self._ask(asked, body, None)
-                return
-        await queue.reachable(asked.seconds)
+    async def _first(self, most: int) -> tuple[list[bytes], bool]:
+        """The pieces of a body of unknown length, until they are more than ``most`` bytes; whether that is all."""
+        pieces, size = list[bytes](), 0
+        while piece := await self._exchange.some():
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                return pieces, False
+        return pieces, True
+
+    async def _ask_with_stored(self, asked: Asked, first: list[bytes]) -> None:
+        """A request with a long body, of which some pieces have come."""
+        await self._gateway.queue.reachable(asked.seconds)
         bodies = self._gateway.bodies
         if bodies is None:
             raise queue_away("the store for long bodies is not there yet")
@@ -154,38 +163,36 @@ class _Request:
         except BaseException:
             await asyncio.shield(bodies.remove(stored))
             raise
-        if (
-            answer.duplicate or answer.message is not None
-        ):  # the request in the queue, if there is one, has another body
+        if answer.duplicate:  # the request in the queue has the body that another gateway stored
             await asyncio.shield(bodies.remove(stored))
 
     async def _pieces(self, asked: Asked, first: list[bytes]) -> AsyncIterator[bytes]:
         """A long body as it comes, scanned by the way. What cannot be answered is refused in the middle of it."""
         for piece in first:
-            yield self._passed(asked, piece)
+            yield await self._passed(asked, piece)
         while piece := await self._exchange.some():
-            yield self._passed(asked, piece)
+            yield await self._passed(asked, piece)
 
-    def _passed(self, asked: Asked, piece: bytes) -> bytes:
+    async def _passed(self, asked: Asked, piece: bytes) -> bytes:
         self._size += len(piece)
         if self._size > self._gateway.config.most_body:
             raise too_long(self._gateway.config.most_body)
-        asked.scanner.feed(piece)
+        await self._feed(asked, piece)
         if not asked.model and "model" in asked.scanner.found:
             self._named(asked)
         return piece
 
-    async def _scan(self, asked: Asked, body: bytes) -> None:
-        """Find in a short body what has to be known of it."""
-        self._size = len(body)
+    async def _feed(self, asked: Asked, data: bytes) -> None:
+        """Scan what may be of use of some bytes; others have their turn while it takes long."""
         scanner, all_of_it = asked.scanner, asked.path in STREAMED
-        for start in range(0, len(body), SLICE):
-            if not all_of_it and (asked.model or "model" in scanner.found):
-                break
-            if start:
+        began = time.perf_counter()
+        for start in range(0, len(data), SLICE):
+            if scanner.broken or (not all_of_it and (asked.model or "model" in scanner.found)):
+                return
+            scanner.feed(data[start : start + SLICE])
+            if time.perf_counter() - began > TURN:
                 await asyncio.sleep(0)
-            scanner.feed(body[start : start + SLICE])
-        self._named(asked)
+                began = time.perf_counter()
 
     def _named(self, asked: Asked) -> None:
         """The model whose name was found. Raises Refusal."""

@@ -8,12 +8,15 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 
-from fleetctl.pool.exchange import Exchange
+from fleetctl.pool.exchange import JSON, Exchange
+from fleetctl.pool.gateway.json_scan import JsonScanner
+from fleetctl.pool.gateway.msgpack_scan import MessagePackScanner
 from fleetctl.pool.gateway.refusals import Refusal
-from fleetctl.pool.gateway.scan import MESSAGE_PACK, Scanner, Value, scanner_for
+from fleetctl.pool.gateway.scan import Scanner, Value
 
+MESSAGE_PACK = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 BYTES_OF_A_TOKEN = 4
 """Bytes of a body per token: what OpenAI and most others give as the rule of thumb for English."""
 ANSWER_OF_CHAT = 256
@@ -21,7 +24,6 @@ ANSWER_OF_CHAT = 256
 ANSWER_OF_COMPLETION = 16
 """Tokens of an answer where a completion's request sets no limit: the API's own default."""
 MOST_DEADLINE = 86_400_000
-MOST_ID = 128
 
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.{0,64})?")
 """https://www.w3.org/TR/trace-context/#traceparent-header"""
@@ -55,7 +57,9 @@ class Asked:
         """
         if not self.given:
             return f"{_OWN}{next(_count):x}"
-        return f"{self.given}.{blake2b(body, digest_size=8, person=self.path[-16:].encode()).hexdigest()}"
+        digest = sha256(self.path.encode())
+        digest.update(body)
+        return f"{self.given}.{digest.hexdigest()[:16]}"
 
 
 def read_head(exchange: Exchange, seconds: float) -> Asked:
@@ -75,7 +79,7 @@ def read_head(exchange: Exchange, seconds: float) -> Asked:
     return Asked(
         path=exchange.path,
         content_type=kind,
-        accept=exchange.header(b"accept")[:200] or "*/*",
+        accept=_accept(exchange.header(b"accept"), scanner),
         scanner=scanner,
         model=exchange.header(b"x-model"),
         given=given if _ID.fullmatch(given) else "",
@@ -83,6 +87,21 @@ def read_head(exchange: Exchange, seconds: float) -> Asked:
         deadline=int(time.time() * 1000 + seconds * 1000),
         trace=trace if _TRACE.fullmatch(trace) else "",
     )
+
+
+def scanner_for(content_type: str) -> Scanner | None:
+    """What reads bodies of a content type; None: a gateway does not take it."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return JsonScanner()
+    return MessagePackScanner() if kind in MESSAGE_PACK else None
+
+
+def _accept(said: str, scanner: Scanner) -> str:
+    """What the answer should be: what the client says, and where it takes anything, what it sends itself."""
+    if said not in ("", "*/*"):
+        return said[:200]
+    return MESSAGE_PACK[0] if isinstance(scanner, MessagePackScanner) else JSON
 
 
 def _deadline(said: str) -> float:

@@ -2,7 +2,8 @@
 
 The format is that of NATS's object stores (https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-20.md):
 chunks on one subject, then a message about them on another. It has a connection of its own, so that no short request
-stands behind a chunk, and it *yields*: after each chunk it leaves the gateway to others for a time.
+stands behind a chunk, and it gives way: while short requests come, all long bodies together are taken from their
+clients no faster than :data:`BESIDE`, so that the gateway is free for others most of the time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ CHUNK = 128 << 10
 """Bytes of a chunk at least; what comes from a socket at once is not cut."""
 AHEAD = 4
 """Chunks sent that are not confirmed yet."""
+BESIDE = 48_000_000
+"""Bytes per second of all long bodies together, while short requests come; without any there is no limit."""
 CONFIRM = 10.0
 """Seconds that JetStream may take for one."""
 _STREAM = f"OBJ_{wire.BODIES}"
@@ -51,9 +54,12 @@ class Stored:
 class Bodies:
     """The bucket, as gateways fill it."""
 
-    def __init__(self, js: JetStreamContext, busy: Callable[[], bool]) -> None:
+    def __init__(self, js: JetStreamContext, gives_way: Callable[[], bool]) -> None:
         self._js = js
-        self._busy = busy
+        self._gives_way = gives_way
+        """Whether short requests come."""
+        self._free_at = 0.0
+        """When the next chunk may be taken, by the clock of the event loop."""
 
     async def store(self, pieces: AsyncIterator[bytes]) -> Stored:
         """Store a body under a new name. Raises Refusal, having removed what was stored, and what ``pieces`` raises."""
@@ -74,15 +80,22 @@ class Bodies:
 
     async def _store(self, name: str, subject: str, pieces: AsyncIterator[bytes]) -> Stored:
         digest, size, chunks = sha256(), 0, 0
-        sent: deque[asyncio.Future[PubAck]] = deque()
-        async for chunk in _chunks(pieces):
-            digest.update(chunk)
-            size, chunks = size + len(chunk), chunks + 1
-            sent.append(await self._js.publish_async(subject, chunk))
-            if len(sent) > AHEAD:
-                await asyncio.wait_for(sent.popleft(), CONFIRM)
-        while sent:
-            await asyncio.wait_for(sent.popleft(), CONFIRM)
+        sent: deque[asyncio.Task[PubAck]] = deque()
+        try:
+            async for chunk in _chunks(pieces):
+                digest.update(chunk)
+                size, chunks = size + len(chunk), chunks + 1
+                # Not publish_async: its future never hears of an error that JetStream answers with.
+                sent.append(asyncio.create_task(self._js.publish(subject, chunk, timeout=CONFIRM)))
+                if len(sent) > AHEAD:
+                    await sent.popleft()
+                if self._gives_way():
+                    await self._give_way(len(chunk))
+            while sent:
+                await sent.popleft()
+        finally:
+            for task in sent:
+                task.cancel()
         about = {
             "name": name,
             "options": {"max_chunk_size": CHUNK},
@@ -96,6 +109,11 @@ class Bodies:
         headers: dict[str, Any] = {Header.ROLLUP.value: "sub"}
         await self._js.publish(_about(name), json.dumps(about).encode(), timeout=CONFIRM, headers=headers)
         return Stored(name, size, digest.digest(), subject)
+
+    async def _give_way(self, size: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(now, self._free_at) + size / BESIDE
+        await asyncio.sleep(self._free_at - now)
 
     async def _purge(self, subject: str) -> None:
         with suppress(APIError, NoStreamResponseError, nats.errors.Error, TimeoutError):

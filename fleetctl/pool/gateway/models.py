@@ -25,9 +25,16 @@ class Models:
     def __init__(self, models: Iterable[wire.PoolModel]) -> None:
         self._named = {name: model for model in models for name in (model.key, *model.served_as)}
         listed = {name: model for model in models for name in model.served_as or (model.key,)}
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "fleetctl"} for name in sorted(listed)]
+        self._pages = {name: {"id": name, "object": "model", "created": 0, "owned_by": "fleetctl"} for name in listed}
+        data = [self._pages[name] for name in sorted(listed)]
         self.page = json.dumps({"object": "list", "data": data}).encode()
         """What GET /v1/models answers."""
+
+    def page_of(self, name: str) -> bytes:
+        """What GET /v1/models/NAME answers. Raises Refusal."""
+        if name not in self._pages:
+            raise unknown_model(name)
+        return json.dumps(self._pages[name]).encode()
 
     def find(self, name: str, path: str) -> wire.PoolModel:
         """The model of a name, for a path. Raises Refusal: it does not exist, or does something else."""

@@ -26,7 +26,7 @@ from nats.js.api import Header
 from nats.js.errors import APIError
 
 from fleetctl.pool import wire
-from fleetctl.pool.gateway.answers import ASK_EVERY, Answer
+from fleetctl.pool.gateway.answers import ASK_EVERY, NEVER, Answer
 from fleetctl.pool.gateway.demand import Demand
 from fleetctl.pool.gateway.refusals import Refusal, broke_off, late, queue_away, queue_full
 from fleetctl.pool.nats import is_full
@@ -36,8 +36,10 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.1
 """Seconds between two looks at all answers."""
-AWAY = 5.0
-"""Seconds that a request waits for NATS to come back or to confirm it."""
+AWAY = 10.0
+"""Seconds that a request waits for NATS to come back and to confirm it."""
+SEND_EVERY = 2.0
+"""Seconds between two publications of a request that is not confirmed: whoever kept the stream may have died."""
 SILENT = 10.0
 """Seconds without a frame after which an answer that had begun is taken for broken off."""
 ASK_MOST = 5.0
@@ -56,6 +58,8 @@ class Queue:
         """The connection is gone for good: only a new process helps."""
         self.unexpected = 0
         """Frames that nobody waited for any more."""
+        self.short_at = -NEVER
+        """When the last request with a short body came, by the clock of the event loop."""
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
         self._client: Client
@@ -117,8 +121,10 @@ class Queue:
         answer.message = envelope.pack(body)
         answer.seconds, answer.sent, answer.heard = seconds, now, now
         answer.deadline = now + envelope.deadline / 1000 - time.time()
-        answer.look_at = min(answer.deadline, now + AWAY)
+        answer.look_at = min(answer.deadline, now + SEND_EVERY)
         self.answers[answer.key] = answer
+        if body:
+            self.short_at = now
         await self._send(answer)
         return answer
 
@@ -133,8 +139,9 @@ class Queue:
         self._acks.pop(answer.reply, None)
 
     async def _send(self, answer: Answer) -> None:
-        if answer.message is None:
+        if answer.message is None or self.answers.get(answer.key) is not answer:
             return
+        self._acks.pop(answer.reply, None)
         self._count += 1
         answer.reply = f"{self._prefix}{self._count:x}"
         self._acks[answer.reply] = answer
@@ -218,8 +225,13 @@ class Queue:
     async def _look_at(self, answer: Answer, now: float) -> None:
         if now >= answer.deadline:
             answer.fail(late(answer.model, answer.seconds))
-        elif answer.message is not None and now - answer.sent >= AWAY:
-            answer.fail(queue_away("JetStream does not confirm it"))
+        elif answer.message is not None:
+            answer.look_at = min(answer.deadline, now + SEND_EVERY)
+            if now - answer.sent >= AWAY:
+                answer.fail(queue_away("JetStream does not confirm it"))
+            elif self.connected.is_set():
+                answer.sent_again = True
+                await self._send(answer)
         elif answer.ask_at <= now:
             with suppress(nats.errors.Error):
                 await self._client.publish(wire.ask_subject(answer.identity), answer.subject.encode())
@@ -227,7 +239,7 @@ class Queue:
             answer.ask_every = min(answer.ask_growth * answer.ask_every, ASK_MOST)
             answer.look_at = min(answer.deadline, answer.ask_at)
         else:
-            answer.look_at = answer.deadline if answer.message is None else answer.sent + AWAY
+            answer.look_at = answer.deadline
 
     def _start(self, coroutine: Any) -> None:
         task = self._loop.create_task(coroutine)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -60,7 +61,8 @@ class EchoWorker:
         self.cancelled: list[str] = []
         self.asked: list[tuple[str, str]] = []
         """Subjects of questions for an answer, and where it should go."""
-        self.remember = True
+        self.remember = self.fetches = True
+        """Whether requests are kept, and whether long bodies are read before they are removed."""
         self._access, self._models = access, models
         self._pulls: list[asyncio.Queue[Msg | None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,8 +115,10 @@ class EchoWorker:
 
     async def _serve(self, message: Msg) -> None:
         envelope, body = wire.unpack(message.data)
-        if envelope.body:
-            body = (await self.store.get(envelope.body)).data or b""
+        if envelope.body and self.fetches:
+            held = io.BytesIO()
+            await self.store.get(envelope.body, held)
+            body = held.getvalue()
         if self.remember:
             self.seen.append((envelope, len(body)))
         acked = False
@@ -146,7 +150,7 @@ class EchoWorker:
 
 async def main(url: str, models: Sequence[str]) -> None:
     worker = EchoWorker(wire.NatsAccess((url,)), models, embedding)
-    worker.remember = False
+    worker.remember = worker.fetches = False
     await worker.start()
     print("ready", flush=True)
     with suppress(nats.errors.Error):

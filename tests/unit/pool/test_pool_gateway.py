@@ -86,6 +86,10 @@ def test_message_pack_goes_through_with_binary_inputs_as_bytes(nats: NatsServer,
         answer = ours.post("/v1/embeddings", body, {"content-type": "application/msgpack"})
         assert (answer.status, answer.body) == (200, body)
         assert answer.headers["content-type"] == at_work.seen[0][0].content_type == "application/msgpack"
+        ours.post("/v1/embeddings", body, {"content-type": "application/msgpack", "accept": "application/json"})
+        ours.post("/v1/embeddings", EMBED, {"accept": "*/*"})
+        answers = [envelope.accept for envelope, _ in at_work.seen]
+        assert answers == ["application/msgpack", "application/json", "application/json"]
 
 
 def test_the_model_in_the_header_wins(nats: NatsServer, ours: GatewayProcess) -> None:
@@ -150,6 +154,8 @@ def test_what_cannot_be_answered_is_refused_in_the_words_of_openai(
 def test_pages(ours: GatewayProcess) -> None:
     names = [one["id"] for one in json.loads(ours.get("/v1/models").body)["data"]]
     assert names == ["all-minilm", "gen", "idle", "lab/all-MiniLM", "order"]
+    assert json.loads(ours.get("/v1/models/lab%2Fall-MiniLM").body)["id"] == "lab/all-MiniLM"
+    assert ours.get("/v1/models/nobody").status == 404
     assert ours.get("/health").body == b'{"status": "ok"}'
     assert ours.get("/v1/embeddings").status == ours.post("/health", {}).status == 405
     assert ours.metric("fleetctl_gateway_connected") == 1

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from echo_worker import EchoWorker
+from echo_worker import EchoWorker, embedding
 from gateways import MODELS, ROOT, GatewayProcess, gateway, until, worker
 from natsserver import NatsServer, free_port, needs_nats, running
 
@@ -161,7 +161,8 @@ def test_a_begun_answer_that_falls_silent_and_one_that_is_not_confirmed_come_to_
     nats: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_module, "SILENT", 0.2)
-    monkeypatch.setattr(queue_module, "AWAY", 0.5)
+    monkeypatch.setattr(queue_module, "AWAY", 0.7)
+    monkeypatch.setattr(queue_module, "SEND_EVERY", 0.2)
 
     def envelope(name: str) -> Envelope:
         return Envelope(name, "gen", "/v1/completions", wire.answer_subject("g1", name), 1 << 60, 1)
@@ -173,7 +174,10 @@ def test_a_begun_answer_that_falls_silent_and_one_that_is_not_confirmed_come_to_
         unconfirmed = await queue.publish(envelope("a"), b"x", 9)  # there is no stream yet
         with pytest.raises(Refusal, match="does not confirm"):
             await unconfirmed.next()
-        await pool_nats.make_streams(client.jetstream())
+        again = await queue.publish(envelope("c"), b"x", 9)
+        await pool_nats.make_streams(client.jetstream())  # now there is one, and it is sent again
+        while again.message is not None:
+            await asyncio.sleep(0.01)
         silent = await queue.publish(envelope("b"), b"x", 9)
         await client.publish(silent.subject, Frame(Kind.BEGIN, b"1").pack())
         assert (await silent.next()).body == b"1"
@@ -220,3 +224,13 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         argv = [sys.executable, "-m", "fleetctl.pool.gateway", str(file)]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=30)
         assert (done.returncode, "Address already in use" in done.stderr) == (2, True)
+
+
+def test_a_full_store_of_long_bodies_is_said_and_short_requests_go_on(nats: NatsServer, tmp_path: Path) -> None:
+    body = b'{"model":"minilm","input":"' + b"x" * 6_000_000 + b'"}'
+    with gateway(tmp_path, nats.access, store=4 << 20) as ours, worker(nats.access, embedding):
+        answer = ours.post("/v1/embeddings", body)
+        assert (answer.status, answer.error["code"]) == (503, "store_full")
+        assert answer.headers["retry-after"]
+        assert ours.post("/v1/embeddings", body[:2_000_000] + b'"}').status == 200
+        assert ours.post("/v1/embeddings", EMBED).status == 200

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import platform
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from gateways import ROOT
 
 from fleetctl.pool import wire
 from fleetctl.pool.gateway.answers import Answer
@@ -16,6 +21,7 @@ from fleetctl.pool.gateway.demand import seconds_to_wait
 from fleetctl.pool.gateway.metrics import Metrics
 from fleetctl.pool.gateway.models import Models
 from fleetctl.pool.gateway.refusals import Refusal
+from fleetctl.pool.heap import keep_freed_memory
 from fleetctl.pool.wire import Frame, Kind
 
 
@@ -131,3 +137,11 @@ def test_a_client_that_takes_nothing_is_given_up_before_it_fills_the_memory() ->
             await answer.next()
 
     asyncio.run(main())
+
+
+def test_freed_memory_is_kept_with_glibc_and_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = [sys.executable, "-c", "from fleetctl.pool.heap import keep_freed_memory as keep; print(keep())"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    assert keep_freed_memory() is False

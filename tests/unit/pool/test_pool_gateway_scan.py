@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetctl.pool.gateway.scan import KEYS, JsonScanner, MessagePackScanner, Scanner, scanner_for
+from fleetctl.pool.gateway.asked import scanner_for
+from fleetctl.pool.gateway.json_scan import JsonScanner
+from fleetctl.pool.gateway.msgpack_scan import MessagePackScanner
+from fleetctl.pool.gateway.scan import KEYS, Scanner
 
 LEAF = st.none() | st.booleans() | st.integers(-(1 << 31), 1 << 31) | st.floats(allow_nan=False) | st.text(max_size=20)
 NAMES = st.sampled_from(sorted(KEYS)) | st.text(max_size=8) | st.sampled_from(['"model"', "mod\\el", "{", '":"'])

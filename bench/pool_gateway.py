@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""What a gateway of the pool costs, beside litellm's proxy; and what uploads of 32 MB do to short requests.
+
+``python3 bench/pool_gateway.py``, on Linux with two cores or more, with nats-server installed, as any user. Run it
+with the Python of fleetctl's environment.
+
+- *Rate per core*: requests (an embedding of one sentence) per second of processor time that the proxy takes, with 32
+  clients, on a core of its own. litellm asks a stand-in over HTTP; the gateway's requests go through NATS to a
+  responder that gives the same answer at once. nats-server's time is a figure of its own.
+- *Added latency*: the median of one client through the proxy, less that of one client at the stand-in itself.
+- *Uploads*: short requests at a steady rate, alone and while another client uploads 32 MB again and again, in turn.
+
+Progress goes to standard error; the last line of standard output is JSON. Exit status 0: all was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from _common import BenchError, Figure, at_least, at_most, print_figures, say, say_load, version_of
+from _gateways import (
+    UPLOAD,
+    Proxy,
+    closed,
+    gateway,
+    install_litellm,
+    litellm,
+    paced,
+    queue,
+    ready,
+    responder,
+    standin,
+    uploads,
+)
+
+from fleetctl.errors import FleetError
+
+CLIENTS = 32
+RATE = 200.0  # short requests per second beside uploads
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure a gateway of the pool beside litellm's proxy.")
+    parser.add_argument("--rounds", type=int, default=5, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
+    parser.add_argument("--litellm", type=Path, help="bin folder of a litellm that is installed; default: installed")
+    parser.add_argument("--only", choices=("rate", "uploads"))
+    options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        say("error: it takes two cores: one for the proxy, one for all else")
+        return 1
+    figures: dict[str, Figure] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="fleetctl-bench-gateway") as name, ExitStack() as stack:
+            folder = Path(name)
+            say_load()
+            url, nats = stack.enter_context(queue(folder))
+            for model in ("embed", "bulk"):
+                stack.enter_context(responder(url, model, cores[-1]))
+            ours = stack.enter_context(gateway(folder, url, cores[0]))
+            os.sched_setaffinity(0, {cores[-1]})  # this process makes the load
+            ready(ours.port)
+            if options.only != "uploads":
+                figures |= rates(folder, options.litellm, ours, nats, cores, options.rounds, options.seconds)
+            if options.only != "rate":
+                figures |= beside_uploads(ours, cores[-1], options.rounds, options.seconds)
+            os.sched_setaffinity(0, set(cores))
+            say_load()
+    except (BenchError, FleetError) as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    print_figures("pool_gateway", figures)
+    return 0
+
+
+def rates(
+    folder: Path, installed: Path | None, ours: Proxy, nats: int, cores: Sequence[int], rounds: int, seconds: float
+) -> dict[str, Figure]:
+    """Both proxies in turn."""
+    binaries = installed or install_litellm(folder)
+    say(f"litellm {version_of(binaries, 'litellm')}")
+    per_core: dict[str, list[float]] = {"gateway": [], "litellm": [], "gateway and nats-server": []}
+    added: dict[str, list[float]] = {"gateway": [], "litellm": []}
+    with standin(cores[-1]) as port, litellm(folder, binaries, port, cores[0]) as theirs:
+        ready(theirs.port)
+        server = Proxy("nats-server", 0, (nats,))
+        for proxy in (ours, theirs):
+            closed(proxy.port, CLIENTS, 2.0)  # warm
+        for number in range(1, rounds + 1):
+            direct = closed(port, 1, seconds / 2).at(0.5)
+            for proxy in (ours, theirs):
+                before, queued = proxy.cpu, server.cpu
+                load = closed(proxy.port, CLIENTS, seconds)
+                took, queued = proxy.cpu - before, server.cpu - queued
+                per_core[proxy.name].append(len(load.latencies) / took)
+                if proxy is ours:
+                    per_core["gateway and nats-server"].append(len(load.latencies) / (took + queued))
+                middle = closed(proxy.port, 1, seconds / 2).at(0.5)
+                added[proxy.name].append(middle - direct)
+                told = f"round {number}, {proxy.name}: {load.rate:.0f} requests/s with {took / load.seconds:.0%} of a "
+                say(told + f"core; one client: {middle:.2f} ms, {direct:.2f} ms without it")
+    rate = {name: statistics.median(found) for name, found in per_core.items()}
+    more = {name: statistics.median(found) for name, found in added.items()}
+    return {
+        "gateway_rate_per_core": Figure(round(rate["gateway"]), "requests/s"),
+        "gateway_and_nats_rate_per_core": Figure(round(rate["gateway and nats-server"]), "requests/s"),
+        "litellm_rate_per_core": Figure(round(rate["litellm"]), "requests/s"),
+        "gateway_rate_beside_litellm": at_least(rate["gateway"] / rate["litellm"], 5),
+        "gateway_and_nats_rate_beside_litellm": Figure(
+            round(rate["gateway and nats-server"] / rate["litellm"], 2), "x"
+        ),
+        "gateway_added_p50": Figure(round(more["gateway"], 3), "ms"),
+        "litellm_added_p50": Figure(round(more["litellm"], 3), "ms"),
+    }
+
+
+def beside_uploads(ours: Proxy, core: int, rounds: int, seconds: float) -> dict[str, Figure]:
+    """Short requests alone and beside uploads, in turn."""
+    alone: list[float] = []
+    beside: list[float] = []
+    moved: list[float] = []
+    paced(ours.port, RATE, 2.0)  # warm
+    for number in range(1, rounds + 1):
+        alone.append(paced(ours.port, RATE, 2 * seconds).at(0.99))
+        with uploads(ours.port, core) as done:
+            load = paced(ours.port, RATE, 2 * seconds)
+        beside.append(load.at(0.99))
+        moved.append(done[0] * UPLOAD / 1e6 / load.seconds)
+        told = f"round {number}: p99 {alone[-1]:.2f} ms alone, {beside[-1]:.2f} ms beside uploads of "
+        say(told + f"{moved[-1]:.0f} MB/s")
+    before, after = statistics.median(alone), statistics.median(beside)
+    return {
+        "short_p99_alone": Figure(round(before, 2), "ms"),
+        "short_p99_beside_uploads": Figure(round(after, 2), "ms"),
+        "short_p99_moved_by_uploads": at_most(100 * (after / before - 1), 20, "%"),
+        "uploads": Figure(round(statistics.median(moved), 1), "MB/s"),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
