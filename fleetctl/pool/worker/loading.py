@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from fleetctl.errors import FleetError
@@ -83,19 +84,27 @@ class Loading:
             await asyncio.sleep(0.25)
 
     async def decide(self) -> None:
-        """Ask the policy once, and begin what it says."""
+        """Ask the policy once, and begin what it says. Nothing goes here for a model that another box has."""
+        if not residency.decide(time.monotonic(), self.state(time.monotonic()), self.rules):
+            return
+        wanted = [one for one in self.engines if one.phase in ("absent", "failed") and self._waiting(one).requests]
+        worth = await asyncio.gather(*(self._worth_it(engine) for engine in wanted))
+        others = {engine.name for engine, is_worth in zip(wanted, worth, strict=True) if not is_worth}
         now = time.monotonic()
         by_name = {engine.name: engine for engine in self.engines}
-        for action in residency.decide(now, self.state(now), self.rules):
+        for action in residency.decide(now, self.state(now, others), self.rules):
             engine = by_name[action.model]
             if isinstance(action, residency.Evict):
                 self._start_unloading(engine, action.reason)
-            elif await self._worth_it(engine):
+            else:
                 self._start_loading(engine, action.reason)
 
-    def state(self, now: float) -> residency.State:
-        """The box as the policy sees it."""
-        return residency.State(self.memory, [self._seen(engine, now) for engine in self.engines])
+    def state(self, now: float, others: Collection[str] = ()) -> residency.State:
+        """The box as the policy sees it; the requests of ``others`` are for other boxes."""
+        seen = [self._seen(engine, now) for engine in self.engines]
+        return residency.State(
+            self.memory, [replace(one, requests_waiting=0) if one.model in others else one for one in seen]
+        )
 
     def _seen(self, engine: Engine, now: float) -> residency.Engine:
         waiting = self._waiting(engine)
