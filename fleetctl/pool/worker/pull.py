@@ -8,16 +8,15 @@ waits: with no standing pull for it, a busy worker never takes what an idle one 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from fleetctl.pool import wire
 
@@ -32,10 +31,20 @@ AT_ONCE = 2.0
 """Seconds for the answer to a pull of what waits."""
 
 
+SLOTS = 6
+"""Pulls of a model and lane at once, the first of which is kept for what waits. Each has a subscription of its own:
+only so it is known which pull a request has come for."""
+
+
 @dataclass(slots=True)
-class _Asked:
-    left: int
-    until: float
+class _Slot:
+    number: int
+    asked: int = 0
+    """Which pull it is, counted."""
+    left: int = 0
+    """Requests that have not come."""
+    until: float = 0.0
+    """When it is over at the latest (monotonic)."""
 
 
 class Pull:
@@ -56,67 +65,76 @@ class Pull:
         stream = wire.WORK if lane == "work" else wire.BATCH
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{wire.consumer(model, lane)}"
         self._inbox = client.new_inbox()
-        self._numbers = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
-        self._subscription: Subscription | None = None
+        self._slots = [_Slot(number) for number in range(SLOTS)]
+        self._listens = False
 
     async def begin(self) -> None:
         """Listen for requests. There is no way back: what the server is just about to send to a subscription that ends
         would be lost until its acknowledgement is overdue."""
-        if self._subscription is None:
-            # No limit of what may wait here: it is no more than was asked for.
-            self._subscription = await self._client.subscribe(
-                f"{self._inbox}.*", cb=self._came, pending_msgs_limit=0, pending_bytes_limit=0
-            )
+        if not self._listens:
+            self._listens = True
+            for slot in self._slots:
+                # No limit of what may wait here: it is no more than was asked for.
+                await self._client.subscribe(
+                    f"{self._inbox}.{slot.number}.*",
+                    cb=partial(self._came, slot),
+                    pending_msgs_limit=0,
+                    pending_bytes_limit=0,
+                )
 
     def outstanding(self) -> int:
         """Requests that were asked for and have not come."""
         now = time.monotonic()
-        for number, asked in list(self._asked.items()):
-            if asked.until < now:
-                del self._asked[number]
-        return sum(asked.left for asked in self._asked.values())
+        for slot in self._slots:
+            if slot.left > 0 and slot.until <= now:
+                # The server ends each pull with a word, unless it does not know the consumer.
+                slot.left = 0
+                self.missing = True
+        return sum(slot.left for slot in self._slots)
 
     def lost(self) -> None:
         """The connection was away: what was asked for is forgotten."""
-        self._asked.clear()
+        for slot in self._slots:
+            slot.left = 0
 
     async def stand(self, count: int) -> None:
-        """Ask for requests that come from now on, and those that wait."""
-        await self._ask(count, STANDS + LATE, {"batch": count, "expires": int(STANDS * 1e9)})
+        """Ask for requests that come from now on, and those that wait; not at all while too many pulls stand."""
+        told = {"batch": count, "expires": int(STANDS * 1e9)}
+        await self._ask(self._slots[1:], count, STANDS + LATE, told)
 
     async def ahead(self, count: int) -> None:
-        """Ask for requests that wait already."""
-        await self._ask(count, AT_ONCE, {"batch": count, "no_wait": True})
+        """Ask for requests that wait already, unless that has been done just now."""
+        await self._ask(self._slots[:1], count, AT_ONCE, {"batch": count, "no_wait": True})
 
-    async def _ask(self, count: int, seconds: float, told: dict[str, object]) -> None:
-        number = next(self._numbers)
-        self._asked[number] = _Asked(count, time.monotonic() + seconds)
-        await self._client.publish(self._next, json.dumps(told).encode(), reply=f"{self._inbox}.{number}")
+    async def _ask(self, slots: list[_Slot], count: int, seconds: float, told: Mapping[str, object]) -> None:
+        now = time.monotonic()
+        slot = next((one for one in slots if one.left <= 0), None)
+        if slot is not None:
+            slot.asked, slot.left, slot.until = slot.asked + 1, count, now + seconds
+            reply = f"{self._inbox}.{slot.number}.{slot.asked}"
+            await self._client.publish(self._next, json.dumps(told).encode(), reply=reply)
 
-    async def _came(self, message: Msg) -> None:
+    async def _came(self, slot: _Slot, message: Msg) -> None:
         headers = message.headers or {}
         if "Status" in headers and not message.reply.startswith("$JS.ACK."):
-            self._hear(int(message.subject.rsplit(".", 1)[-1]), headers["Status"], headers)
+            self._hear(slot, int(message.subject.rsplit(".", 1)[-1]), headers)
             return
-        for number, asked in self._asked.items():
-            asked.left -= 1
-            if asked.left <= 0:
-                del self._asked[number]
-            break
+        slot.left -= 1
         self.missing = False
         self.waiting = fields(message.reply)[2]
         self._take(message)
 
-    def _hear(self, number: int, status: str, headers: dict[str, str]) -> None:
-        self._asked.pop(number, None)
+    def _hear(self, slot: _Slot, asked: int, headers: dict[str, str]) -> None:
+        """A pull has ended without all that it asked for."""
+        status, said = headers["Status"], headers.get("Description", "")
+        if asked == slot.asked:
+            slot.left = 0
         if status == "404":
             self.waiting = 0
-        elif status == "503":
+        elif status == "503" or "Consumer Deleted" in said:
             self.missing = True
-        elif status == "409":
-            log.debug("%s: a pull ended: %s", self.model, headers.get("Description", status))
-            self.missing = "Consumer Deleted" in headers.get("Description", "")
+        elif status != "408":
+            log.debug("%s: a pull ended: %s %s", self.model, status, said)
         self._changed()
 
 

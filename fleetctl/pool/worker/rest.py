@@ -124,8 +124,10 @@ class Rest:
         name, _, what = path.removeprefix("/models/").rpartition("/")
         loading = self._worker.loading
         try:
-            if what == "load" or what == "evict":
-                loading.wish(unquote(name), what)
+            if what == "load":
+                loading.wish(unquote(name), "load")
+            elif what == "evict":
+                loading.wish(unquote(name), "evict")
             elif what in ("pin", "unpin"):
                 loading.pin(unquote(name), what == "pin")
             else:
