@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fleetctl.errors import FleetError
@@ -19,6 +20,7 @@ from fleetctl.pool import residency
 from fleetctl.pool.worker.demand import Waiting
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.units import UnitError, Units
+from fleetctl.pool.worker.wishing import keep, restore
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,17 @@ class Loading:
         self._waiting = waiting
         self._changed = changed
         self._elsewhere = elsewhere
+        self._kept: Path | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def keep_wishes(self, path: Path) -> None:
+        """Wish what was wished before, and keep in this file what is wished from now on."""
+        restore(path, self.engines)
+        self._kept = path
+
+    def _keep(self) -> None:
+        if self._kept is not None:
+            keep(self._kept, self.engines)
 
     async def begin(self) -> None:
         """Find what runs already: a worker that is started again leaves the engines as they are."""
@@ -153,13 +165,20 @@ class Loading:
             engine.wish = what if what == "evict" or engine.phase != "loaded" else None
             if what == "load" and engine.phase == "failed":
                 engine.failed_at = None  # now, and not when its turn comes
+        self._keep()
 
     def pin(self, name: str, pinned: bool) -> None:
-        """Pin or unpin, until the worker is started again (fleet.yaml says it for good). Raises RefusedLoadError."""
-        for engine in self.named(name):
+        """Pin or unpin, in place of what fleet.yaml says. Raises RefusedLoadError."""
+        engines = self.named(name)
+        if pinned:
+            needed = sum(engine.config.memory for engine in self.engines if engine.pinned or engine in engines)
+            if needed > self.memory:
+                raise RefusedLoadError(f"{name} does not fit the memory beside the other pinned models of this box")
+        for engine in engines:
             engine.pinned = pinned
             if pinned:
                 engine.wish = None
+        self._keep()
 
     def named(self, name: str) -> list[Engine]:
         """Engines of a model, or one. Raises RefusedLoadError."""
@@ -217,6 +236,7 @@ class Loading:
         engine.failures, engine.failed_at, engine.reason = 0, None, ""
         if engine.wish == "load":
             engine.wish = None
+            self._keep()
         log.info("%s: loaded after %.1f s", engine.name, engine.loaded_at - began)
         self._changed(engine)
 
