@@ -125,7 +125,7 @@ def about(seed: int, requests: Sequence[Request]) -> dict[str, object]:
 
 
 def write(path: Path, seed: int) -> None:
-    """The file, byte for byte the same for the same seed."""
+    """The file: the same for the same seed."""
     requests = make(seed)
     text = io.StringIO()
     print(json.dumps(about(seed, requests)), file=text)

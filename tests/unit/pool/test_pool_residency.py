@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -169,6 +171,15 @@ def test_demand_is_what_comes_per_second_and_halves_when_nothing_comes(rate: flo
         demand = demand.after(number * 10 * half / steps, round(rate * 10 * half / steps * 1000))
     assert math.isclose(demand.now(10 * half) / 1000, rate, rel_tol=0.1)
     assert math.isclose(demand.now((10 + seconds) * half), demand.now(10 * half) / 2**seconds, rel_tol=1e-6)
+
+
+def test_the_trace_of_the_benchmark_is_what_its_maker_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Path(__file__).resolve().parents[3] / "bench"
+    monkeypatch.syspath_prepend(str(bench))
+    trace = import_module("_pool_trace")
+    kept = trace.read(bench / "traces/pool.jsonl.gz")
+    assert kept == trace.make(8)
+    assert len({one.model for one in kept}) == 12
 
 
 # Worlds --------------------------------------------------------------------------------------------------------------
