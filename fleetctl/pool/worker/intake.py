@@ -21,6 +21,7 @@ from nats.js import JetStreamContext
 
 from fleetctl.pool import wire
 from fleetctl.pool.worker import bodies, convert, dead, merge
+from fleetctl.pool.worker.acked import Acked
 from fleetctl.pool.worker.answers import Answers
 from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
@@ -53,6 +54,7 @@ class Intake:
         self.counts: Counter[str] = Counter()
         """What has happened so far, by the names that metrics have."""
         self.draining = False
+        self.acked = Acked()
         self._client = client
         self._js = js
         self._desks = desks
@@ -233,6 +235,8 @@ class Intake:
         """A request is finished with."""
         self.held.pop(request.key, None)
         self.counts["finished"] += 1
+        if isinstance(request.delivery, Delivered):
+            self.acked.note(request.lane, fields(request.delivery.reply)[1], request.envelope.id)
         if request.envelope.body:
             self.task(bodies.remove(self._js, request.envelope))
 

@@ -44,6 +44,8 @@ LOOK_WORK = 0.5
 LOOK_BATCH = 3.0
 LOOKS_PER_SECOND = 50
 """At most, for all models together."""
+RECOVER = 3.0
+"""Seconds that a server which was started again has to take in the acknowledgements that were kept for it."""
 DRAIN = 60.0
 """Seconds in which requests at work may finish when the worker is stopped."""
 
@@ -241,12 +243,18 @@ class Worker:
 
     def _on_change(self, connected: bool) -> None:
         self.connected = connected
-        if connected:  # with another store, perhaps
-            self.intake.task(self._make())
+        if connected:
+            self.intake.task(self._after_restart())
         for pull in self._pulls.values():
             pull.lost()
         for wake in self._wake.values():
             wake.set()
+
+    async def _after_restart(self) -> None:
+        """The server may have another store, or have forgotten the last seconds."""
+        await self._make()
+        await asyncio.sleep(RECOVER)
+        await self.intake.acked.remove(self.js, lambda: self.connected)
 
     # What is done all the time
 

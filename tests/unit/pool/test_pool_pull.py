@@ -14,6 +14,7 @@ from poolworker import Asker, asking, until
 
 from fleetctl.pool import nats, wire
 from fleetctl.pool.worker import pull
+from fleetctl.pool.worker.acked import Acked
 from fleetctl.pool.worker.pull import Pull, fields
 
 pytestmark = needs_nats
@@ -96,6 +97,23 @@ def test_a_consumer_that_is_gone_is_noticed(server: NatsServer, monkeypatch: pyt
             assert one.missing
 
     asyncio.run(gone())
+
+
+def test_what_was_acknowledged_and_is_there_again_is_removed_and_nothing_else(server: NatsServer) -> None:
+    async def removed() -> None:
+        async with asking(server.access) as asker:
+            acked = Acked()
+            for number in range(1, 4):
+                await asker.js.publish(wire.subject("m"), b"x", headers={"Nats-Msg-Id": f"r{number}"})
+            acked.note("work", 1, "r1")
+            acked.note("work", 2, "another, whose number the server has given anew")
+            acked.note("work", 9, "one that is gone")
+            acked.note("batch", 1, "a line")
+            assert await acked.remove(asker.js, lambda: True) == 1
+            state = (await asker.js.stream_info(wire.WORK)).state
+            assert (state.messages, state.first_seq) == (2, 2)
+
+    asyncio.run(removed())
 
 
 @pytest.mark.parametrize(
