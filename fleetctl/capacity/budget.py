@@ -86,7 +86,7 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
     lodgers = lodgers_on(fleet, layout, box, measured)
     if hundredths < 1:
         raise RefusedError(
-            f"{where}: {lines[0]}: no memory is left for {', '.join(d.model for d in (*demands, *lodgers))}",
+            f"{where}: {lines[0]}: no memory is left for {', '.join([d.model for d in demands] + [one.model for one in lodgers])}",
             hint=f"lower reserve: of {box} in fleet.yaml, or take {box} out of layout {layout}",
         )
     whole = usable * 100 == hundredths * memory
