@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from natsserver import NatsServer, needs_nats, running
 from poolworker import ProcessUnits, asking, config, engine, until, working
 from standin_engine import embedding
 
-from fleetctl.pool import residency
+from fleetctl.onbox import pool as onbox
+from fleetctl.onbox.main import Call, OpError
+from fleetctl.pool import residency, wire
 from fleetctl.pool.client import Client as Http
 from fleetctl.pool.wishes import Wished, read
 from fleetctl.pool.worker.worker import Worker
+from fleetctl.run.pool import PoolWorker
 
 pytestmark = needs_nats
 
@@ -69,6 +73,34 @@ def test_wishes_outlast_the_worker_until_they_are_met(server: NatsServer, units:
             assert read(kept) == {"a": Wished(pinned=True)}
 
     asyncio.run(wished())
+
+
+def test_the_program_on_a_box_reads_what_the_worker_says_and_tells_it_what_is_wished(
+    server: NatsServer, units: ProcessUnits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(
+        server.access, engine(tmp_path, "a", pinned=True, memory=30), engine(tmp_path, "org/b", memory=30)
+    )
+    file = tmp_path / "worker.json"
+    file.write_text(json.dumps(wire.as_json(settings)))
+    monkeypatch.setattr(onbox, "CONFIG", str(file))
+    call = Call(1, lambda message: None)
+
+    async def told() -> None:
+        async with asking(server.access), working(settings, units):
+            seen = PoolWorker.model_validate((await asyncio.to_thread(onbox.pool_state, call))["state"])
+            assert (seen.box, seen.connected, seen.memory.taken, seen.memory.limit) == ("box1", True, 30, 100)
+            assert (seen.models["a"].engines[0].phase, seen.models["a"].engines[0].pinned) == ("loaded", True)
+            assert seen.models["a"].oldest is not None
+            answer = await asyncio.to_thread(onbox.pool_wish, call, "org/b", "pin")
+            assert answer["org/b"]["pinned"] is True
+            with pytest.raises(OpError, match="is pinned on this box"):
+                await asyncio.to_thread(onbox.pool_wish, call, "org/b", "evict")
+            with pytest.raises(OpError, match="this box has no model 'c'"):
+                await asyncio.to_thread(onbox.pool_wish, call, "c", "load")
+        assert "does not answer" in onbox.pool_state(call)["why"]
+
+    asyncio.run(told())
 
 
 def test_nothing_goes_for_a_model_that_another_box_has(server: NatsServer, units: ProcessUnits, tmp_path: Path) -> None:
