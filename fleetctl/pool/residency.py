@@ -97,7 +97,7 @@ class Rules:
 
     loads_at_once: int = 3
     """Loads beside each other: they share the disk."""
-    stay: float = 5.0
+    stay: float = 1.0
     """For how long a loaded model stays at least."""
     stay_loads: float = 0.1
     """The same, as a part of the time of its load: what took long to load stays longer."""

@@ -68,7 +68,7 @@ def on(memory: int, *engines: Engine) -> tuple[list[str], list[str]]:
         ),
         pytest.param(
             8,
-            [loaded("a", 6, loaded_at=NOW - 1), asked("b", 4, 40)],
+            [loaded("a", 6, loaded_at=NOW - 0.5), asked("b", 4, 40)],
             [],
             [],
             id="what was loaded a moment ago stays, however long others wait",
@@ -99,7 +99,7 @@ def on(memory: int, *engines: Engine) -> tuple[list[str], list[str]]:
         ),
         pytest.param(
             8,
-            [loaded("a", 6, running=3, loaded_at=NOW - 1), Engine("b", 4 * GIB, wish="load")],
+            [loaded("a", 6, running=3, loaded_at=NOW - 0.5), Engine("b", 4 * GIB, wish="load")],
             [],
             ["a"],
             id="an operator's wish comes before what is in use",
