@@ -115,7 +115,8 @@ class Calls:
     async def _answer(self, engine: Engine, request: Request) -> tuple[wire.Frame | None, int]:
         """The last frame of the answer, None when all of it went out; and the tokens that it took."""
         envelope = request.envelope
-        accept = EVENTS if envelope.stream else convert.JSON
+        packed = engine.speaks_messagepack and convert.is_msgpack(envelope.accept)
+        accept = EVENTS if envelope.stream else convert.MSGPACK if packed else convert.JSON
         async with asyncio.timeout(request.left()):
             answer = await self._ask(engine, envelope, request.body, request.content_type, accept)
             try:
@@ -174,15 +175,16 @@ class Calls:
         try:
             try:
                 async with asyncio.timeout(max(left) if len(left) == len(group) else None):
-                    first = group[0].envelope
-                    answer = await self._ask(engine, first, merge.joined(merged), convert.JSON, convert.JSON)
+                    first, kind = group[0].envelope, merged[0].content_type
+                    answer = await self._ask(engine, first, merge.joined(merged), kind, kind)
                     try:
                         status, body = answer.status, await answer.read()
                     finally:
                         answer.close()
                     await self._believe(engine, status)
                 if status == 200:
-                    parts = merge.split(body, [len(one.inputs) for one in merged], [one.cost for one in group])
+                    counts = [len(one.inputs) for one in merged]
+                    parts = merge.split(body, counts, [one.cost for one in group], merged[0].packed)
                     tokens = tokens_in(body)
                     if tokens:
                         engine.pace.counted(cost, tokens)
@@ -202,7 +204,7 @@ class Calls:
             self._holder.again(group)
             return
         for request, part in zip(group, parts, strict=True):
-            await self._settle(request, _frame(Whole(200, convert.JSON, part), request.envelope))
+            await self._settle(request, _frame(Whole(200, merged[0].content_type, part), request.envelope))
 
     def _died(self, engine: Engine, group: Sequence[Request], error: EngineGoneError) -> None:
         log.warning("%s: the engine is gone with %d requests: %s", engine.name, len(group), error)

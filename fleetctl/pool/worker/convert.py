@@ -1,12 +1,15 @@
 """MessagePack for clients whose engine speaks JSON: what comes in and what goes out. Pure.
 
-Bytes in a request become Base64, which engines expect in JSON; under the key ``url`` a data URL.
+Bytes in a request become Base64, which engines expect in JSON; under the key ``url`` a data URL. Vectors in an answer
+become bytes of little-endian float32, as fleetctl's own encoder writes them.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import sys
+from array import array
 from typing import Any
 
 import msgpack
@@ -42,10 +45,24 @@ def to_json(body: bytes) -> bytes:
 def from_json(body: bytes) -> bytes:
     """A JSON answer as MessagePack. Raises WireError when it is no JSON."""
     try:
-        packed: bytes = msgpack.packb(json.loads(body))
-    except (ValueError, OverflowError, RecursionError) as error:
+        found = json.loads(body)
+        for one in found["data"] if isinstance(found, dict) and isinstance(found.get("data"), list) else ():
+            if isinstance(one, dict) and isinstance(one.get("embedding"), list | str):
+                one["embedding"] = _vector(one["embedding"])
+        packed: bytes = msgpack.packb(found)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise WireError(f"the engine's answer cannot be put into MessagePack: {error}") from None
     return packed
+
+
+def _vector(value: list[float] | str) -> bytes:
+    """A vector from its numbers, or from its Base64."""
+    if isinstance(value, str):
+        return base64.b64decode(value, validate=True)
+    numbers = array("f", value)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def _text(value: Any, key: str) -> Any:

@@ -100,6 +100,11 @@ class Desk:
         return any(engine.merges for engine in self.engines)
 
     @property
+    def speaks_messagepack(self) -> bool:
+        """Whether all engines do."""
+        return all(engine.speaks_messagepack for engine in self.engines)
+
+    @property
     def serves(self) -> bool:
         """Whether an engine of the box takes requests."""
         return any(engine.serves for engine in self.engines)

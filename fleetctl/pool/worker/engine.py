@@ -10,6 +10,8 @@ from fleetctl.pool.client import Client, EngineGoneError
 from fleetctl.pool.worker.pace import CALLS, Pace
 from fleetctl.pool.worker.request import Request
 
+SPEAK_MESSAGEPACK = frozenset({"encoder"})
+"""Runtimes that take MessagePack and answer in it."""
 MERGED_TASKS = frozenset({"embed"})
 """Tasks whose requests are merged into one call."""
 
@@ -52,6 +54,11 @@ class Engine:
     def merges(self) -> bool:
         """Whether its requests can be merged."""
         return self.config.task in MERGED_TASKS
+
+    @property
+    def speaks_messagepack(self) -> bool:
+        """Whether it is asked as clients ask, without JSON in between."""
+        return self.config.runtime in SPEAK_MESSAGEPACK
 
     @property
     def serves(self) -> bool:

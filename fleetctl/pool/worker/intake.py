@@ -124,7 +124,8 @@ class Intake:
             self.task(self.give_back([request]))
             return
         request.content_type = request.envelope.content_type
-        if convert.is_msgpack(request.content_type):
+        native = desk.speaks_messagepack
+        if convert.is_msgpack(request.content_type) and not native:
             try:
                 request.body = convert.to_json(request.body)
             except wire.WireError as error:
@@ -133,7 +134,8 @@ class Intake:
             request.content_type = convert.JSON
         request.cost = desk.pace.cost(request.envelope)
         if desk.merges and not request.envelope.stream:
-            request.merge = merge.mergeable(request.envelope.path, request.content_type, request.body)
+            packed = native and convert.is_msgpack(request.envelope.accept)
+            request.merge = merge.mergeable(request.envelope.path, request.content_type, request.body, packed)
         request.ready = True
         desk.put(request)
 

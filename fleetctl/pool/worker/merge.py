@@ -2,7 +2,8 @@
 
 Small models get their throughput from batches, and clients send one text at a time. Requests are merged when they
 differ in nothing but their inputs. The vectors are most of an answer, and they are never parsed: the engine's bytes of
-each element go to the client it belongs to, with its index written anew.
+each element go to the client it belongs to, with its index written anew. An engine that speaks MessagePack is asked in
+it for clients that take it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import json
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import msgpack
+
+from fleetctl.pool.worker import convert
 
 PATH = "/v1/embeddings"
 MOST_INPUTS = 1024
@@ -29,15 +34,28 @@ class Mergeable(NamedTuple):
     key: str
     inputs: list[Any]
     body: dict[str, Any]
+    packed: bool = False
+    """The engine is asked in MessagePack."""
+
+    @property
+    def content_type(self) -> str:
+        """Of the call and of its answer."""
+        return convert.MSGPACK if self.packed else convert.JSON
 
 
-def mergeable(path: str, content_type: str, body: bytes) -> Mergeable | None:
-    """What of a request can be merged; None: it has to go alone (another path, no JSON, odd inputs)."""
-    if path != PATH or content_type.partition(";")[0].strip().lower() != "application/json":
+def mergeable(path: str, content_type: str, body: bytes, packed: bool = False) -> Mergeable | None:
+    """What of a request can be merged; None: it has to go alone (another path, odd inputs). ``packed``: the answer is
+    wanted in MessagePack, from an engine that speaks it."""
+    if path != PATH:
         return None
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
+        if convert.is_msgpack(content_type):
+            found = msgpack.unpackb(body)
+        elif content_type.partition(";")[0].strip().lower() == convert.JSON:
+            found = json.loads(body)
+        else:
+            return None
+    except (ValueError, RecursionError, msgpack.UnpackException):
         return None
     if not isinstance(found, dict):
         return None
@@ -45,8 +63,11 @@ def mergeable(path: str, content_type: str, body: bytes) -> Mergeable | None:
     if inputs is None:
         return None
     rest = {key: value for key, value in found.items() if key not in _IGNORED}
-    kind = "text" if isinstance(inputs[0], str) else "tokens"
-    return Mergeable(f"{kind} {json.dumps(rest, sort_keys=True)}", inputs, rest)
+    kind = ("packed " if packed else "") + ("text" if isinstance(inputs[0], str) else "tokens")
+    try:
+        return Mergeable(f"{kind} {json.dumps(rest, sort_keys=True)}", inputs, rest, packed)
+    except TypeError:  # bytes, which only MessagePack has
+        return None
 
 
 def _inputs(value: Any) -> list[Any] | None:
@@ -67,15 +88,19 @@ def _inputs(value: Any) -> list[Any] | None:
 def joined(requests: Sequence[Mergeable]) -> bytes:
     """The body of one call for all of them; they have the same key."""
     body = {**requests[0].body, "input": [one for request in requests for one in request.inputs]}
+    if requests[0].packed:
+        return bytes(msgpack.packb(body))
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def split(answer: bytes, counts: Sequence[int], shares: Sequence[int]) -> list[bytes] | None:
+def split(answer: bytes, counts: Sequence[int], shares: Sequence[int], packed: bool = False) -> list[bytes] | None:
     """The answer to each request from that to all. None: it is none that can be split, so each has to be asked alone.
 
     ``counts``: inputs of each request. ``shares``: what its tokens are estimated to be; the engine counts the tokens of
     all together, and each request gets its part of the sum by these.
     """
+    if packed:
+        return _split_packed(answer, counts, shares)
     begin = _DATA.search(answer)
     if begin is None:
         return None
@@ -116,6 +141,22 @@ def _parts(
             rest["usage"] = usage
         outside = json.dumps(rest, separators=(",", ":")).encode()
         parts.append(b'{"data":[' + b",".join(own) + b"]" + (b"," + outside[1:] if rest else b"}"))
+    return parts
+
+
+def _split_packed(answer: bytes, counts: Sequence[int], shares: Sequence[int]) -> list[bytes] | None:
+    try:
+        found = msgpack.unpackb(answer)
+        data = found["data"]
+        if [one["index"] for one in data] != list(range(sum(counts))):
+            return None
+    except (ValueError, KeyError, TypeError, RecursionError, msgpack.UnpackException):
+        return None
+    parts, first = [], 0
+    for count, usage in zip(counts, _usage(found.get("usage"), shares), strict=True):
+        own = [{**one, "index": number} for number, one in enumerate(data[first : first + count])]
+        parts.append(bytes(msgpack.packb({**found, "data": own, **({"usage": usage} if usage else {})})))
+        first += count
     return parts
 
 

@@ -6,6 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
+import msgpack
+
 from fleetctl.pool import wire
 
 BYTES_PER_TOKEN = 4.0
@@ -23,7 +25,8 @@ meanwhile waits a little, and goes together."""
 MEAN_COST = 64.0
 """Tokens of a request of a model that has had none yet."""
 
-_TOKENS = re.compile(rb'"total_tokens"\s*:\s*(\d+)')
+_TOTAL = b"total_tokens"
+_NUMBER = re.compile(rb'"\s*:\s*(\d+)')
 _TAIL = 2048
 
 
@@ -84,6 +87,20 @@ class Pace:
 
 
 def tokens_in(answer: bytes) -> int:
-    """Tokens that an engine says it took, from the end or the begin of its answer; 0: it does not say."""
-    found = _TOKENS.search(answer, max(0, len(answer) - _TAIL)) or _TOKENS.search(answer, 0, _TAIL)
-    return int(found[1]) if found else 0
+    """Tokens that an engine says it took, from the end or the begin of its answer, JSON or MessagePack; 0: it does not
+    say."""
+    at = answer.rfind(_TOTAL, max(0, len(answer) - _TAIL))
+    at = at if at >= 0 else answer.find(_TOTAL, 0, _TAIL)
+    if at < 0:
+        return 0
+    after = answer[at + len(_TOTAL) : at + len(_TOTAL) + 24]
+    found = _NUMBER.match(after)
+    if found is not None:
+        return int(found[1])
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(after)
+    try:
+        number = unpacker.unpack()
+    except (ValueError, msgpack.UnpackException):
+        return 0
+    return number if type(number) is int else 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleetctl.pool.wire import WireError
 from fleetctl.pool.worker import convert, merge
+from fleetctl.pool.worker.pace import tokens_in
 
 PATH = "/v1/embeddings"
 JSON = "application/json"
@@ -125,6 +126,27 @@ def test_an_answer_that_is_not_as_expected_is_not_split(answer: bytes) -> None:
     assert merge.split(answer, [1, 1], [1, 1]) is None
 
 
+def test_messagepack_is_merged_and_split_without_json() -> None:
+    bodies = [msgpack.packb({"model": "m", "input": text}) for text in ("a", ["b", "c"])]
+    requests = [merge.mergeable(PATH, convert.MSGPACK, body, True) for body in bodies]
+    merged = [one for one in requests if one is not None]
+    plain = merge.mergeable(PATH, convert.MSGPACK, bodies[0])
+    assert plain is not None
+    assert len({one.key for one in merged}) == 1
+    assert plain.key != merged[0].key  # its client wants JSON
+    assert msgpack.unpackb(merge.joined(merged)) == {"model": "m", "input": ["a", "b", "c"]}
+    data = [{"object": "embedding", "index": n, "embedding": bytes([n] * 8)} for n in range(3)]
+    answer = msgpack.packb({"object": "list", "data": data, "model": "m", "usage": {"total_tokens": 9}})
+    assert tokens_in(answer) == 9
+    parts = merge.split(answer, [1, 2], [1, 2], True)
+    assert parts is not None
+    first, second = [msgpack.unpackb(part) for part in parts]
+    assert first == {"object": "list", "data": data[:1], "model": "m", "usage": {"total_tokens": 3}}
+    assert [(one["index"], one["embedding"]) for one in second["data"]] == [(0, bytes([1] * 8)), (1, bytes([2] * 8))]
+    for wrong in (b"", b"\xc1", answer[:-3], msgpack.packb({"data": data[1:]}), msgpack.packb([1])):
+        assert merge.split(wrong, [1, 2], [1, 2], True) is None
+
+
 def test_bytes_become_what_engines_take_in_json() -> None:
     image = b"\x89PNG\r\n\x1a\n"
     body = {"messages": [{"content": [{"image_url": {"url": image}}, {"input_audio": {"data": b"abc"}}]}], "n": 1}
@@ -143,5 +165,8 @@ def test_whatever_comes_as_messagepack_is_json_or_refused(body: bytes) -> None:
 
 def test_an_answer_that_is_no_json_is_refused() -> None:
     assert msgpack.unpackb(convert.from_json(b'{"a":[1.5]}')) == {"a": [1.5]}
+    vectors = b'{"data":[{"embedding":[1.5,-2]},{"embedding":"AADAPwAAAMA="}]}'
+    raw = b"\x00\x00\xc0\x3f\x00\x00\x00\xc0"
+    assert msgpack.unpackb(convert.from_json(vectors)) == {"data": [{"embedding": raw}, {"embedding": raw}]}
     with pytest.raises(WireError, match="cannot be put into MessagePack"):
         convert.from_json(b"{")

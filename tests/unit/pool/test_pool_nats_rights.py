@@ -21,9 +21,12 @@ import yaml
 from gateways import gateway
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
+from nats.js.errors import APIError, NotFoundError
 from natsserver import PROGRAM, NatsServer, needs_nats
 
 from fleetctl.pool import nats, wire
+from fleetctl.pool.batch.results import is_answered
+from fleetctl.pool.worker.acked import Acked
 from fleetctl.render.layout import render_layout
 from fleetctl.render.release import File
 from fleetctl.run.fill import Filler
@@ -113,6 +116,33 @@ def test_each_role_does_its_part_of_a_request(server: NatsServer) -> None:
             await client.close()
 
     asyncio.run(story())
+
+
+def test_a_worker_may_remove_what_it_has_acknowledged_and_look_for_answers_to_lines(server: NatsServer) -> None:
+    async def looked() -> None:
+        worker, operator = await connected(server, "worker"), await connected(server, "operator")
+        js = worker.jetstream()
+        await nats.make_streams(js)
+        await operator.jetstream().publish(
+            wire.batch_subject("minilm", "job", 1), b"x", headers={"Nats-Msg-Id": "job.1"}
+        )
+        acked = Acked()
+        acked.note("batch", 1, "job.1")
+        assert await acked.remove(js, lambda: True) == 1
+        line = wire.Envelope("job.1", "minilm", "/v1/embeddings", wire.result_subject("job", 1), 0, 0)
+        assert not await is_answered(js, line)
+        await js.publish(line.answer, b"result")
+        assert await is_answered(js, line)
+        for stream in (wire.WORK, wire.BATCH):
+            with pytest.raises(NotFoundError):
+                await js.get_msg(stream, 99)
+            with pytest.raises(APIError):
+                await js.delete_msg(stream, 99)
+        assert worker.last_error is None
+        await worker.close()
+        await operator.close()
+
+    asyncio.run(looked())
 
 
 def test_gateway_and_worker_answer_short_long_and_duplicate_requests_within_their_rights(server: NatsServer) -> None:
