@@ -10,7 +10,8 @@ request counts too, as in LRFU (D. Lee et al., IEEE Transactions on Computers 50
 
 When something goes is the ski-rental rule (A. Karlin et al., "Competitive snoopy caching", Algorithmica 3, 1988): a
 model is loaded in place of others once its requests have waited, together, for as long as those of the others are
-expected to wait because of it. So a model that nobody uses goes at once, and one that is in use goes late.
+expected to wait because of it. So a model that nobody uses goes at once, and one that is in use goes late. Nothing is
+loaded without a request or a wish.
 
 What is promised, whatever the demand (tests/unit/pool/test_pool_residency.py):
 
@@ -94,16 +95,18 @@ class Evict:
 class Rules:
     """The policy's constants, in seconds where nothing else is said. Tuned by ``bench/pool_residency.py --tune``."""
 
-    loads_at_once: int = 2
+    loads_at_once: int = 3
     """Loads beside each other: they share the disk."""
-    stay: float = 5.0
+    stay: float = 1.0
     """For how long a loaded model stays at least."""
-    stay_loads: float = 1.0
-    """The same, as a multiple of its load: what took long to load stays longer."""
-    horizon: float = 60.0
+    stay_loads: float = 0.1
+    """The same, as a part of the time of its load: what took long to load stays longer."""
+    horizon: float = 3.0
     """How far ahead it is asked whether an evicted model would be missed."""
-    recent: float = 20.0
-    """A model used this long ago counts as if it had one request in twice the time."""
+    recent: float = 3.0
+    """A model used so long ago counts as if it had one request in four times as long; the chance falls with time."""
+    eager: float = 10.0
+    """A request that waits counts as if it had waited for so much longer: others go for it at once, or late."""
     busy: float = 10.0
     """How long requests wait before models that have requests of their own may go for them."""
     starving: float = 30.0
@@ -125,7 +128,7 @@ class Demand:
 
     rate: float = 0.0
     at: float = 0.0
-    half_life: float = 300.0
+    half_life: float = 3600.0
 
     def now(self, now: float) -> float:
         """Requests per second."""
@@ -246,6 +249,15 @@ class _Budget:
 def _victims(now: float, wanted: Engine, loaded: Iterable[Engine], need: int, rules: Rules) -> list[Engine]:
     """Engines that go for ``wanted``: together at least ``need`` bytes; none, if that is not worth it yet."""
     allowed = [one for one in loaded if _may_go(now, one, wanted, rules)]
+    chosen = _cheapest(now, allowed, need, rules)
+    if _comes_first(wanted, rules):
+        return chosen
+    waited = wanted.requests_waiting * (wanted.oldest_wait + rules.eager)
+    return chosen if sum(missed(now, one, rules) for one in chosen) <= waited else []
+
+
+def _cheapest(now: float, allowed: Sequence[Engine], need: int, rules: Rules) -> list[Engine]:
+    """Engines of those allowed that free ``need`` bytes together and cost little to miss; none, if all are too few."""
     if sum(one.memory for one in allowed) < need:
         return []
     chosen: list[Engine] = []
@@ -256,10 +268,7 @@ def _victims(now: float, wanted: Engine, loaded: Iterable[Engine], need: int, ru
     for one in sorted(chosen, key=lambda one: missed(now, one, rules), reverse=True):
         if sum(two.memory for two in chosen) - one.memory >= need:
             chosen.remove(one)
-    if _comes_first(wanted, rules):
-        return chosen
-    waited = wanted.requests_waiting * wanted.oldest_wait
-    return chosen if sum(missed(now, one, rules) for one in chosen) <= waited else []
+    return chosen
 
 
 def _may_go(now: float, engine: Engine, wanted: Engine, rules: Rules) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,10 @@ from typing import Any, cast
 import pytest
 from planned import office
 from rich.console import Console
+from typer.testing import CliRunner
 
+from fleetctl.cli import session
+from fleetctl.cli.main import app
 from fleetctl.cli.show_pool import show_pool, told_words
 from fleetctl.errors import BoxError, RefusedError, SpecError
 from fleetctl.onbox import limits
@@ -190,6 +194,43 @@ def test_a_worker_that_does_not_run_and_a_broken_configuration_are_told(
     config.write_text("{")
     with pytest.raises(OpError, match="cannot be read"):
         onbox.pool_state(CALL)
+
+
+SPARKS = {
+    name: {"waiting": 0, "engines": [engine(name, phase=phase)]}
+    for name, phase in (("minilm", "loaded"), ("qwen3-tiny", "absent"), ("bge-m3", "loaded"))
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "asked", "said"),
+    [
+        ("pool status", None, "a    qwen3-tiny  absent"),
+        ("pool status bge-m3 --box a", None, "a    bge-m3  loaded"),
+        ("pool pin minilm", "/models/minilm/pin", "a: minilm is pinned"),
+        ("pool load qwen3-tiny --box a", "/models/qwen3-tiny/load", "a: qwen3-tiny is loaded as soon as there is room"),
+        ("pool evict bge-m3", "/models/bge-m3/evict", "a: bge-m3 goes once its requests are answered"),
+        ("pool unpin minilm", "/models/minilm/unpin", "a: minilm is not pinned any more"),
+    ],
+)
+def test_the_commands_of_the_page_of_residency(
+    line: str, asked: str | None, said: str, worker: type[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.state = {**STATE, "models": SPARKS}
+    monkeypatch.setattr(session, "open_fleet", lambda *args, **how: contextlib.nullcontext(SUBJECT))
+    ran = CliRunner().invoke(app, line.split())
+    assert ran.exit_code == 0, ran.output
+    assert said in ran.output
+    assert worker.told == ([asked] if asked else [])
+    as_json = CliRunner().invoke(app, [*line.split(), "--json"])
+    assert json.loads(as_json.output)["type"] == ("wished" if asked else "pool")
+
+
+def test_status_ends_with_9_where_something_is_wrong(worker: type[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.state = {**STATE, "connected": False}
+    monkeypatch.setattr(session, "open_fleet", lambda *args, **how: contextlib.nullcontext(SUBJECT))
+    ran = CliRunner().invoke(app, ["pool", "status"])
+    assert (ran.exit_code, "no connection to NATS" in ran.output) == (9, True)
 
 
 def test_with_limited_sudo_only_the_four_wishes_are_taken() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import uvloop
 
 from fleetctl.errors import FleetError
-from fleetctl.pool import wire
+from fleetctl.pool import wire, wishes
 from fleetctl.pool.worker.units import Systemd, Units
 from fleetctl.pool.worker.worker import Worker
 
@@ -30,13 +30,15 @@ def read(path: str) -> wire.WorkerConfig:
         raise wire.WireError(f"{path} is no JSON: {error}") from None
 
 
-async def serve(config: wire.WorkerConfig, units: Units) -> int:
-    """Work until SIGTERM or SIGINT; the exit status."""
+async def serve(config: wire.WorkerConfig, units: Units, kept: Path | None = None) -> int:
+    """Work until SIGTERM or SIGINT; the exit status. ``kept``: the file of what operators wish."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     worker = Worker(config, units)
+    if kept is not None:
+        worker.loading.keep_wishes(kept)
     starting = asyncio.create_task(worker.begin())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -71,7 +73,7 @@ def main() -> int:
         print("usage: python -m fleetctl.pool.worker CONFIG.json", file=sys.stderr)
         return 2
     try:
-        return uvloop.run(serve(read(sys.argv[1]), Systemd()))
+        return uvloop.run(serve(read(sys.argv[1]), Systemd(), wishes.FILE))
     except FleetError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fleetctl.errors import FleetError
@@ -18,6 +20,7 @@ from fleetctl.pool import residency
 from fleetctl.pool.worker.demand import Waiting
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.units import UnitError, Units
+from fleetctl.pool.worker.wishing import keep, restore
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,17 @@ class Loading:
         self._waiting = waiting
         self._changed = changed
         self._elsewhere = elsewhere
+        self._kept: Path | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def keep_wishes(self, path: Path) -> None:
+        """Wish what was wished before, and keep in this file what is wished from now on."""
+        restore(path, self.engines)
+        self._kept = path
+
+    def _keep(self) -> None:
+        if self._kept is not None:
+            keep(self._kept, self.engines)
 
     async def begin(self) -> None:
         """Find what runs already: a worker that is started again leaves the engines as they are."""
@@ -83,19 +96,27 @@ class Loading:
             await asyncio.sleep(0.25)
 
     async def decide(self) -> None:
-        """Ask the policy once, and begin what it says."""
+        """Ask the policy once, and begin what it says. Nothing goes here for a model that another box has."""
+        if not residency.decide(time.monotonic(), self.state(time.monotonic()), self.rules):
+            return
+        wanted = [one for one in self.engines if one.phase in ("absent", "failed") and self._waiting(one).requests]
+        worth = await asyncio.gather(*(self._worth_it(engine) for engine in wanted))
+        others = {engine.name for engine, is_worth in zip(wanted, worth, strict=True) if not is_worth}
         now = time.monotonic()
         by_name = {engine.name: engine for engine in self.engines}
-        for action in residency.decide(now, self.state(now), self.rules):
+        for action in residency.decide(now, self.state(now, others), self.rules):
             engine = by_name[action.model]
             if isinstance(action, residency.Evict):
                 self._start_unloading(engine, action.reason)
-            elif await self._worth_it(engine):
+            else:
                 self._start_loading(engine, action.reason)
 
-    def state(self, now: float) -> residency.State:
-        """The box as the policy sees it."""
-        return residency.State(self.memory, [self._seen(engine, now) for engine in self.engines])
+    def state(self, now: float, others: Collection[str] = ()) -> residency.State:
+        """The box as the policy sees it; the requests of ``others`` are for other boxes."""
+        seen = [self._seen(engine, now) for engine in self.engines]
+        return residency.State(
+            self.memory, [replace(one, requests_waiting=0) if one.model in others else one for one in seen]
+        )
 
     def _seen(self, engine: Engine, now: float) -> residency.Engine:
         waiting = self._waiting(engine)
@@ -144,13 +165,20 @@ class Loading:
             engine.wish = what if what == "evict" or engine.phase != "loaded" else None
             if what == "load" and engine.phase == "failed":
                 engine.failed_at = None  # now, and not when its turn comes
+        self._keep()
 
     def pin(self, name: str, pinned: bool) -> None:
-        """Pin or unpin, until the worker is started again (fleet.yaml says it for good). Raises RefusedLoadError."""
-        for engine in self.named(name):
+        """Pin or unpin, in place of what fleet.yaml says. Raises RefusedLoadError."""
+        engines = self.named(name)
+        if pinned:
+            needed = sum(engine.config.memory for engine in self.engines if engine.pinned or engine in engines)
+            if needed > self.memory:
+                raise RefusedLoadError(f"{name} does not fit the memory beside the other pinned models of this box")
+        for engine in engines:
             engine.pinned = pinned
             if pinned:
                 engine.wish = None
+        self._keep()
 
     def named(self, name: str) -> list[Engine]:
         """Engines of a model, or one. Raises RefusedLoadError."""
@@ -208,6 +236,7 @@ class Loading:
         engine.failures, engine.failed_at, engine.reason = 0, None, ""
         if engine.wish == "load":
             engine.wish = None
+            self._keep()
         log.info("%s: loaded after %.1f s", engine.name, engine.loaded_at - began)
         self._changed(engine)
 

@@ -4,7 +4,7 @@ GET  /health                        200 while NATS is connected and it takes req
 GET  /metrics                       Prometheus text
 GET  /state                         JSON (fleetctl/pool/worker/state.py)
 POST /models/NAME/load|evict        as soon as what runs allows
-POST /models/NAME/pin|unpin         until the worker is started again
+POST /models/NAME/pin|unpin         in place of what fleet.yaml says
 POST /v1/…                          a request for an engine of this box, by the model in its body
 """
 
