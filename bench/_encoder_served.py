@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import socket
@@ -51,18 +52,27 @@ class Work:
     tokens: list[list[int]]
 
 
+@dataclass(frozen=True)
+class Served:
+    """Where clients ask, and the processes that it takes to answer them."""
+
+    address: Address
+    processes: tuple[int, ...]
+
+
 @contextmanager
-def encoder(work: Work, python: Path) -> Iterator[Path]:
-    """The server, run by that Python; its socket."""
+def encoder(work: Work, python: Path, batch: int) -> Iterator[Served]:
+    """The server, run by that Python, with batches of so many tokens."""
     path = work.folder / "encoder.socket"
     argv = [str(python), "-m", "fleetctl.pool.encoder", "--model", str(work.model), "--served-model-name", MODEL]
-    with running([*argv, "--uds", str(path)], work.folder, path):
-        yield path
+    argv += ["--max-batch-tokens", str(batch), "--uds", str(path)]
+    with running(argv, work.folder, path) as process:
+        yield Served(path, (process,))
 
 
 @contextmanager
-def pool(work: Work, engine: Path) -> Iterator[tuple[str, int]]:
-    """One nats-server, one gateway and one worker in front of the encoder; where the gateway listens."""
+def pool(work: Work, engine: Served) -> Iterator[Served]:
+    """One nats-server, one gateway and one worker in front of the encoder."""
     program = shutil.which("nats-server")
     if program is None:
         raise BenchError("nats-server is not installed: apt-get install nats-server")
@@ -77,22 +87,23 @@ def pool(work: Work, engine: Path) -> Iterator[tuple[str, int]]:
         "g1", access, wire.Listen("127.0.0.1", entry), (wire.PoolModel(MODEL, "embed", (MODEL,), limit=10_000),)
     )
     one = wire.PoolEngine(
-        MODEL, "embed", (MODEL,), "encoder.service", f"unix:{engine}", "encoder", pinned=True, batch_tokens=2048
+        MODEL, "embed", (MODEL,), "encoder.service", f"unix:{engine.address}", "encoder", pinned=True, batch_tokens=2048
     )
     worker = wire.WorkerConfig("here", access, wire.Listen("127.0.0.1", rest), 1 << 30, (one,))
     with ExitStack() as stack:
-        stack.enter_context(running([program, "-c", str(folder / "nats.conf")], folder, ("127.0.0.1", port)))
+        argv = [program, "-c", str(folder / "nats.conf")]
+        processes = [*engine.processes, stack.enter_context(running(argv, folder, ("127.0.0.1", port)))]
         for name, config, listens in (("gateway", gateway, entry), ("worker", worker, rest)):
             file = folder / f"{name}.json"
             file.write_text(json.dumps(wire.as_json(config)))
             argv = [sys.executable, "-m", f"fleetctl.pool.{name}", str(file)]
-            stack.enter_context(running(argv, folder, ("127.0.0.1", listens)))
-        yield "127.0.0.1", entry
+            processes.append(stack.enter_context(running(argv, folder, ("127.0.0.1", listens))))
+        yield Served(("127.0.0.1", entry), tuple(processes))
 
 
 @contextmanager
-def running(argv: Sequence[str], folder: Path, address: Address) -> Iterator[None]:
-    """A program that listens at ``address``; it is ended with the block."""
+def running(argv: Sequence[str], folder: Path, address: Address) -> Iterator[int]:
+    """A program that listens at ``address``, by its process; it is ended with the block."""
     log = folder / f"{Path(argv[0]).name}-{Path(argv[-1]).name}.log"
     env = environment(PYTHONPATH=str(CHECKOUT), PATH=f"{folder / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin")
     with log.open("w") as file:
@@ -107,7 +118,7 @@ def running(argv: Sequence[str], folder: Path, address: Address) -> Iterator[Non
                 if process.poll() is not None or time.monotonic() > end:
                     raise BenchError(f"`{' '.join(argv)}` does not serve:\n{log.read_text()[-2000:]}") from None
             time.sleep(0.05)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         try:
@@ -127,15 +138,16 @@ def connect(address: Address) -> socket.socket:
     return sock
 
 
-def drive(address: Address, work: Work, kind: str, seconds: float) -> float:
-    """Tokens per second of clients that ask again as soon as they have their answer, in MessagePack."""
+def drive(served: Served, work: Work, kind: str, seconds: float) -> tuple[float, float]:
+    """Tokens per second of clients that ask again as soon as they have their answer, in MessagePack; and per second of a
+    core's time that the processes took."""
     clients, size = KINDS[kind]
     requests = made(work, size)
     turn, done, failed = count(), [0] * clients, []
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), core_seconds(served)
 
     def client(number: int) -> None:
-        with connect(address) as sock, sock.makefile("rb") as answers:
+        with connect(served.address) as sock, sock.makefile("rb") as answers:
             while time.perf_counter() < begin + seconds and not failed:
                 request, tokens = requests[next(turn) % len(requests)]
                 sock.sendall(request)
@@ -155,7 +167,16 @@ def drive(address: Address, work: Work, kind: str, seconds: float) -> float:
         thread.join()
     if failed:
         raise BenchError(f"a request is refused: {failed[0]!r}")
-    return sum(done) / (time.perf_counter() - begin)
+    return sum(done) / (time.perf_counter() - begin), sum(done) / (core_seconds(served) - used)
+
+
+def core_seconds(served: Served) -> float:
+    """Seconds of cores that the processes have taken since their start (proc(5), stat)."""
+    ticks = 0
+    for process in served.processes:
+        after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(after_name[11]) + int(after_name[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def made(work: Work, size: int) -> list[tuple[bytes, int]]:

@@ -3,7 +3,7 @@
 TEXTS is a JSON file: ``texts``, and ``tokens`` of each. Every line on standard input is a JSON object. With ``tokens``
 it asks for a measurement: batches of so many tokens (texts of like length together, padded), for ``seconds``, on so
 many ``lanes`` (threads that each compute a batch of their own) of ``threads`` each; the answer has the tokens per
-second, padding not counted. With ``vectors`` it asks for a file with the vectors of the first texts.
+second, and per second that a core was used, padding not counted. With ``vectors`` it asks for a file with the vectors of the first texts.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ def batches(texts: Batch, most: int) -> list[Batch]:
 
 
 def measure(compute: Compute, work: list[Batch], lanes: int, seconds: float) -> dict[str, float]:
-    """Tokens per second of all lanes."""
+    """Tokens per second of all lanes, and per second of a core's time."""
     order = np.random.default_rng(1).permutation(len(work))
     compute(work[order[0]])
+    spent_before = time.process_time()
     done = [0] * lanes
     end = time.perf_counter() + seconds
     lasted = [0.0] * lanes
@@ -83,7 +84,10 @@ def measure(compute: Compute, work: list[Batch], lanes: int, seconds: float) -> 
         thread.start()
     for thread in threads:
         thread.join()
-    return {"rate": sum(tokens / spent for tokens, spent in zip(done, lasted, strict=True))}
+    return {
+        "rate": sum(tokens / spent for tokens, spent in zip(done, lasted, strict=True)),
+        "core": sum(done) / (time.process_time() - spent_before),
+    }
 
 
 def padded(batch: Batch) -> tuple[Any, Any]:

