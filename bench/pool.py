@@ -35,6 +35,7 @@ from pathlib import Path
 
 from _common import BenchError, Figure, at_least, at_most, print_figures, say, say_load
 from _pool_contenders import POLICIES, engines, haproxy, router, routers
+from _pool_faults import faults
 from _pool_load import BURSTY, CONSTANT, capacity
 from _pool_programs import pool
 from _pool_search import Found, Place, best, search_all, table
@@ -124,7 +125,11 @@ def figures_of(part: str, found: Sequence[Found]) -> dict[str, Figure]:
     return figures
 
 
-PARTS: dict[str, Callable[[Path, float, Path | None], dict[str, Figure]]] = {"batches": batches, "single": single}
+PARTS: dict[str, Callable[[Path, float, Path | None], dict[str, Figure]]] = {
+    "batches": batches,
+    "single": single,
+    "faults": faults,
+}
 
 
 if __name__ == "__main__":
