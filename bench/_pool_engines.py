@@ -6,10 +6,11 @@ this process. A request says in the first words of its input who it is and how l
 
     {"model": "small", "input": "REQUEST MILLISECONDS word word …"}
 
-An engine does one batch after the other. A batch begins as soon as the engine is free and has ``--batch`` requests or
-the oldest has waited ``GATHER`` (what Triton calls max_queue_delay), takes what waits, in order, and answers all its
-members when it is over. It takes as long as its longest member alone, and a share (``SHARE``) of what each other member
-would take alone: so eight alike take 2.75 times as long as one, and bring 2.9 times as much.
+Several inputs of one call are several members of batches, as they are for vLLM, and are answered together. An engine
+does one batch after the other. A batch begins as soon as the engine is free and has ``--batch`` members, or the oldest
+has waited ``GATHER`` (what Triton calls max_queue_delay); it takes what waits, in order. It takes as long as its
+longest member alone, and a share (``SHARE``) of what each other member would take alone: so eight alike take 2.75 times
+as long as one, and bring 2.9 times as much.
 
 ``/stats`` has what the bench counts: seconds with a batch, the same times its requests, batches, how late batches
 ended, and how often each request was begun. Needs uvloop and httptools.
@@ -40,14 +41,23 @@ def batch_seconds(alone: Sequence[float]) -> float:
     return longest + SHARE * (sum(alone) - longest)
 
 
-class Member:
-    """A request at an engine."""
+class Call:
+    """What a client asked in one call, and what is not done of it."""
 
-    __slots__ = ("alone", "client", "request", "since")
-
-    def __init__(self, client: Client, request: str, alone: float) -> None:
-        self.client, self.request, self.alone = client, request, alone
+    def __init__(self, client: Client, inputs: Sequence[str]) -> None:
+        self.client = client
         self.since = time.perf_counter()
+        self.members = [Member(self, *text.split(" ", 2)[:2]) for text in inputs]
+        self.left = len(inputs)
+
+
+class Member:
+    """One input at an engine."""
+
+    __slots__ = ("alone", "call", "request")
+
+    def __init__(self, call: Call, request: str, milliseconds: str) -> None:
+        self.call, self.request, self.alone = call, request, float(milliseconds) / 1000
 
 
 class Engine:
@@ -65,20 +75,20 @@ class Engine:
         self._since = 0.0
         self._alarm: asyncio.TimerHandle | None = None
 
-    def add(self, member: Member) -> None:
-        """A request has come."""
-        self.waiting.append(member)
+    def add(self, call: Call) -> None:
+        """A call has come."""
+        self.waiting.extend(call.members)
         self.look()
 
     def drop(self, client: Client) -> None:
         """A client has gone; what it waits for and has not begun is not done."""
-        self.waiting = deque(member for member in self.waiting if member.client is not client)
+        self.waiting = deque(member for member in self.waiting if member.call.client is not client)
 
     def look(self) -> None:
         """Begin a batch if it is time."""
         if self.running or not self.waiting:
             return
-        waited = time.perf_counter() - self.waiting[0].since
+        waited = time.perf_counter() - self.waiting[0].call.since
         if len(self.waiting) < self.most and waited < GATHER * self.pace:
             if self._alarm is None:
                 self._alarm = asyncio.get_running_loop().call_later(GATHER * self.pace - waited + 0.0005, self._rang)
@@ -102,7 +112,9 @@ class Engine:
         done, self.running = self.running, []
         self.answered += len(done)
         for member in done:
-            member.client.answer(member)
+            member.call.left -= 1
+            if not member.call.left:
+                member.call.client.answer(member.call)
         self.look()
 
     def stats(self) -> dict[str, object]:
@@ -153,20 +165,21 @@ class Client(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._path == b"/v1/embeddings":
             told = json.loads(self._body)["input"]
-            request, milliseconds, _ = (told if isinstance(told, str) else told[0]).split(" ", 2)
-            self._engine.add(Member(self, request, float(milliseconds) / 1000))
+            self._engine.add(Call(self, [told] if isinstance(told, str) else told))
         else:
             self._page(self._path.partition(b"?")[0].decode())
 
-    def answer(self, member: Member) -> None:
-        """The embedding: its first number is who asked."""
-        vector = [float(member.request), *([0.03125] * 15)]
+    def answer(self, call: Call) -> None:
+        """The embeddings: the first number of each is who asked."""
+        vectors = [[float(member.request), *([0.03125] * 15)] for member in call.members]
         told = {
-            "id": f"embd-{member.request}",
+            "id": f"embd-{call.members[0].request}",
             "object": "list",
             "model": MODEL,
-            "data": [{"index": 0, "object": "embedding", "embedding": vector}],
-            "usage": {"prompt_tokens": 8, "total_tokens": 8},
+            "data": [
+                {"index": index, "object": "embedding", "embedding": vector} for index, vector in enumerate(vectors)
+            ],
+            "usage": {"prompt_tokens": 8 * len(vectors), "total_tokens": 8 * len(vectors)},
         }
         self._write(200, json.dumps(told).encode())
 
