@@ -23,10 +23,20 @@ from _engines import free_port
 from _pool_load import Engines
 
 START = 30.0  # seconds that anything may take to answer
-POLICIES = {
-    "vllm-router": ("random", "round_robin", "cache_aware", "power_of_two", "consistent_hash", "sticky_least_loaded"),
-    "sglang-router": ("random", "round_robin", "cache_aware", "power_of_two", "manual"),
+_AT_ONCE = ("cache_aware", "--balance-abs-threshold", "0", "--balance-rel-threshold", "1.0")
+POLICIES: dict[str, dict[str, tuple[str, ...]]] = {
+    "vllm-router": {
+        **{name: (name,) for name in ("random", "round_robin", "cache_aware", "power_of_two", "consistent_hash")},
+        "sticky_least_loaded": ("sticky_least_loaded",),
+        "cache_aware, balanced at once": _AT_ONCE,
+    },
+    "sglang-router": {
+        **{name: (name,) for name in ("random", "round_robin", "cache_aware", "power_of_two", "manual")},
+        "cache_aware, balanced at once": _AT_ONCE,
+    },
 }
+"""Policies of the routers, and the arguments after ``--policy``. By default cache_aware sends requests away from an
+engine when it has 64 more than another."""
 
 HAPROXY = """# One thread: with several each picks by what it knows of the others, and this traffic needs one at most.
 global
@@ -186,11 +196,11 @@ def router(name: str, program: Path, policy: str) -> Contender:
     def serve(behind: Engines, folder: Path) -> Iterator[Served]:
         port = free_port()
         argv = [str(program), *(["launch"] if program.name == "sglang-router" else [])]
-        argv += ["--host", "127.0.0.1", "--port", str(port), "--policy", policy]
+        argv += ["--host", "127.0.0.1", "--port", str(port), "--policy", *POLICIES[program.name][policy]]
         argv += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
         argv += ["--log-level", "warning" if program.name == "vllm-router" else "warn"]
         argv += ["--worker-startup-check-interval", "1", "--worker-urls", *behind.urls]
-        with process(argv, folder / f"{program.name}-{policy}.log") as one:
+        with process(argv, folder / f"{program.name}.log") as one:
             await_answer(one, f"http://127.0.0.1:{port}/v1/models")
             time.sleep(0.5)  # some of them take their engines in one after the other
             yield Served(f"http://127.0.0.1:{port}", (one,))
