@@ -49,6 +49,7 @@ class Call:
         self.since = time.perf_counter()
         self.members = [Member(self, *text.split(" ", 2)[:2]) for text in inputs]
         self.left = len(inputs)
+        self.tokens = sum(text.count(" ") for text in inputs)
 
 
 class Member:
@@ -179,7 +180,7 @@ class Client(asyncio.Protocol):
             "data": [
                 {"index": index, "object": "embedding", "embedding": vector} for index, vector in enumerate(vectors)
             ],
-            "usage": {"prompt_tokens": 8 * len(vectors), "total_tokens": 8 * len(vectors)},
+            "usage": {"prompt_tokens": call.tokens, "total_tokens": call.tokens},
         }
         self._write(200, json.dumps(told).encode())
 

@@ -33,7 +33,7 @@ from _engines import free_port
 from _pool_contenders import Process, await_answer, engines, process
 from _pool_crowd import Crowd, Listener, Seen
 from _pool_load import Engines, request, settle
-from _pool_programs import Program, boxes, gateway, nats, prepare, worker
+from _pool_programs import Program, boxes, gateway, merged, nats, prepare, worker
 
 from fleetctl.pool import wire
 
@@ -129,7 +129,7 @@ def running(folder: Path, pace: float) -> Iterator[Pool]:
         server = begin(nats(folder, port))
         entries = [gateway(folder, name, access) for name in ("g1", "g2")]
         gateways = [begin(one) for one, _ in entries]
-        workers = [begin(worker(folder, box, access, ports, behind.batch)) for box, ports in boxes(behind)]
+        workers = [begin(worker(folder, box, access, ports, merged(behind.batch))) for box, ports in boxes(behind)]
         entry = free_port()
         servers = "\n".join(
             f"    server g{number} {url.removeprefix('http://')}" for number, (_, url) in enumerate(entries, start=1)

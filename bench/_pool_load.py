@@ -28,7 +28,9 @@ from fleetctl.bench.load import Run, open_loop, run
 from fleetctl.bench.percentiles import percentile
 
 SHORTEST, LONGEST = 0.002, 0.2  # seconds of a request alone, before the pace; drawn evenly on a logarithmic scale
-TEXT = "word " * 1700  # 8 words for each millisecond: longer requests take longer, as those of real models do
+MEAN = (LONGEST - SHORTEST) / math.log(LONGEST / SHORTEST)  # of that distribution: 43 ms
+WORDS = 8  # for each millisecond: longer requests take longer, as those of real models do
+TEXT = "word " * 1700
 _TICKS = os.sysconf("SC_CLK_TCK")
 _IDS = count(1)
 
@@ -63,7 +65,7 @@ def request(seconds: float, identity: int | None = None) -> Request:
     """An embedding that takes so long."""
     milliseconds = 1000 * seconds
     number = next(_IDS) if identity is None else identity
-    body = f'{{"model":"{MODEL}","input":"{number} {milliseconds:.3f} {TEXT[: 5 * int(8 * milliseconds) + 4]}"}}'
+    body = f'{{"model":"{MODEL}","input":"{number} {milliseconds:.3f} {TEXT[: 5 * int(WORDS * milliseconds) + 4]}"}}'
     return Request("/embeddings", body.encode(), stream=False, tokens=0)
 
 

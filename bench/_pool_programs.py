@@ -14,7 +14,7 @@ from _common import CHECKOUT, BenchError
 from _engines import free_port
 from _pool_contenders import Contender, Process, Served, await_answer, process
 from _pool_engines import MODEL
-from _pool_load import Engines, request
+from _pool_load import MEAN, WORDS, Engines, request
 
 from fleetctl.pool import wire
 
@@ -64,19 +64,38 @@ def gateway(folder: Path, name: str, access: wire.NatsAccess) -> tuple[Program, 
     return _python(folder, f"gateway-{name}", "fleetctl.pool.gateway", config, f"{url}/v1/models"), url
 
 
-def worker(folder: Path, box: str, access: wire.NatsAccess, ports: Sequence[int], batch: int) -> Program:
+@dataclass(frozen=True)
+class Settings:
+    """How workers use engines. Tasks other than ``embed`` are never merged: each request is a call of its own."""
+
+    task: str
+    concurrency: int
+    batch_tokens: int
+
+
+def merged(batch: int) -> Settings:
+    """Calls with as many inputs as an engine takes at once, on average."""
+    return Settings("embed", batch, round(batch * MEAN * 1000 * WORDS))
+
+
+def unmerged(calls: int) -> Settings:
+    """One input in each call, so many calls at an engine."""
+    return Settings("classify", calls, 1 << 20)
+
+
+def worker(folder: Path, box: str, access: wire.NatsAccess, ports: Sequence[int], settings: Settings) -> Program:
     """The worker of a box, in front of its engines."""
     listen = wire.Listen("127.0.0.1", free_port())
     engines = tuple(
         wire.PoolEngine(
             MODEL,
-            "embed",
+            settings.task,
             (MODEL,),
             unit=f"engine-{port}.service",
             address=f"http://127.0.0.1:{port}",
             pinned=True,
-            concurrency=batch,
-            batch_tokens=1 << 20,
+            concurrency=settings.concurrency,
+            batch_tokens=settings.batch_tokens,
         )
         for port in ports
     )
@@ -114,7 +133,7 @@ def boxes(behind: Engines) -> list[tuple[str, tuple[int, ...]]]:
     ]
 
 
-def pool() -> Contender:
+def pool(setting: str, settings: Settings) -> Contender:
     """The pool: one gateway, one nats-server, a worker for each box."""
 
     @contextmanager
@@ -128,7 +147,7 @@ def pool() -> Contender:
         with ExitStack() as running:
             entry, url = gateway(own, "g1", access)
             programs = [nats(own, port), entry]
-            programs += [worker(own, box, access, ports, behind.batch) for box, ports in boxes(behind)]
+            programs += [worker(own, box, access, ports, settings) for box, ports in boxes(behind)]
             processes = []
             for program in programs:
                 processes.append(running.enter_context(program.start()))
@@ -136,4 +155,4 @@ def pool() -> Contender:
             await_answer(processes[1], f"{url}/v1/embeddings", request(0.002).body)
             yield Served(url, tuple(processes))
 
-    return Contender("pool", "", serve)
+    return Contender("pool", setting, serve)

@@ -34,10 +34,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from _common import BenchError, Figure, at_least, at_most, print_figures, say, say_load
-from _pool_contenders import POLICIES, engines, haproxy, router, routers
+from _pool_contenders import POLICIES, Contender, engines, haproxy, router, routers
 from _pool_faults import faults
 from _pool_load import BURSTY, CONSTANT, capacity
-from _pool_programs import pool
+from _pool_programs import merged, pool, unmerged
 from _pool_search import Found, Place, best, search_all, table
 
 from fleetctl.errors import FleetError
@@ -84,7 +84,7 @@ def batches(folder: Path, pace: float, installed: Path | None) -> dict[str, Figu
         contenders.append(haproxy("HAProxy leastconn", None))
         queues = [haproxy("HAProxy shared queue", most) for most in (BATCH, BATCH * 3 // 2, 2 * BATCH)]
         contenders.append(best(queues, place))
-        contenders.append(pool())
+        contenders.append(best(pools(), place))
         found = search_all(contenders, [CONSTANT, BURSTY], place)
     say(table(found, place))
     return figures_of("batches", found) | goals(found)
@@ -95,10 +95,17 @@ def single(folder: Path, pace: float, installed: Path | None) -> dict[str, Figur
     with engines(folder, BOXES, OF_EACH, 1, pace) as (those, _):
         place = Place(those, folder, capacity(BOXES * OF_EACH, 1, pace))
         say(f"eight engines, one at a time: {place.capacity:.0f} requests/s if none ever waits")
-        contenders = [haproxy("HAProxy leastconn", None), haproxy("HAProxy shared queue", 1), pool()]
+        contenders = [haproxy("HAProxy leastconn", None), haproxy("HAProxy shared queue", 1)]
+        contenders.append(pool("one call each", unmerged(1)))
         found = search_all(contenders, [CONSTANT], place)
     say(table(found, place))
     return figures_of("single", found)
+
+
+def pools() -> list[Contender]:
+    """The pool's settings for engines that take 8 at once."""
+    calls = [pool(f"{calls} calls of one", unmerged(calls)) for calls in (BATCH, 2 * BATCH)]
+    return [pool("merged calls", merged(BATCH)), *calls]
 
 
 def goals(found: Sequence[Found]) -> dict[str, Figure]:
