@@ -66,7 +66,7 @@ def gateway(folder: Path, name: str, access: wire.NatsAccess) -> tuple[Program, 
 
 @dataclass(frozen=True)
 class Settings:
-    """How workers use engines. Tasks other than ``embed`` are never merged: each request is a call of its own."""
+    """How workers use engines. Requests of tasks other than ``embed`` are never merged into one call."""
 
     task: str
     concurrency: int
@@ -80,7 +80,7 @@ def merged(batch: int) -> Settings:
 
 def unmerged(calls: int) -> Settings:
     """One input in each call, so many calls at an engine."""
-    return Settings("classify", calls, 1 << 20)
+    return Settings("rerank", calls, 1 << 20)
 
 
 def worker(folder: Path, box: str, access: wire.NatsAccess, ports: Sequence[int], settings: Settings) -> Program:
