@@ -42,23 +42,26 @@ CALM = 2.0  # seconds before something happens, and after
 HAPROXY = """global
     nbthread 1
     maxconn 2000
-    tune.bufsize 65536
+    tune.bufsize 1048576
 defaults
     mode http
+    option http-server-close
     timeout connect 1s
     timeout client 120s
     timeout server 120s
+    timeout http-request 30s
     unique-id-format %[uuid()]
-    unique-id-header x-request-id
 frontend clients
     bind 127.0.0.1:{port}
+    http-request wait-for-body time 30s if METH_POST
     default_backend gateways
 backend gateways
     balance leastconn
+    http-request set-header x-request-id %[unique-id]
     option redispatch 1
     option httpchk GET /health
     retries 3
-    retry-on conn-failure empty-response
+    retry-on conn-failure empty-response 500
     default-server check inter 500ms fall 2 rise 1
 {servers}
 """
