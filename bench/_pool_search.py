@@ -13,11 +13,11 @@ from _pool_contenders import Contender, Served
 from _pool_load import CONSTANT, LONGEST, Engines, Probe, Traffic, probe
 
 TARGET = 2.0  # times the longest service time
-STEP = 0.03  # of the capacity
-JUMP = 4  # steps
+STEP = 0.04  # of the capacity
+JUMP = 3  # steps
 CLOSE = 0.1  # of the target: so near to it one window does not decide
 CHOICE = 0.7  # of the capacity: where settings are compared
-WARM_UP, WINDOW = 1.0, 4.0  # seconds
+WARM_UP, WINDOW = 0.75, 3.0  # seconds, before the pace
 
 
 @dataclass
@@ -34,8 +34,10 @@ class Place:
         """Seconds that the p99 may be."""
         return TARGET * LONGEST * self.engines.pace
 
-    def measure(self, served: Served, traffic: Traffic, share: float, seed: int, target: float) -> Probe | None:
-        """One window at a share of the capacity."""
+    def measure(
+        self, served: Served, traffic: Traffic, share: float, seed: int, target: float, part: float = 1.0
+    ) -> Probe | None:
+        """One window at a share of the capacity, or a part of one."""
         return probe(
             served.url,
             self.engines,
@@ -44,8 +46,8 @@ class Place:
             share * self.capacity,
             seed=seed,
             target=target,
-            warm_up=WARM_UP,
-            duration=WINDOW,
+            warm_up=WARM_UP * self.engines.pace,
+            duration=WINDOW * self.engines.pace * part,
         )
 
 
@@ -64,11 +66,11 @@ class Found:
 
 
 def best(contenders: Sequence[Contender], place: Place) -> Contender:
-    """The one with the lowest p99 in one window."""
+    """The one with the lowest p99 in one short window."""
     p99: dict[Contender, float] = {}
     for one in contenders:
         with one.serve(place.engines, place.folder) as served:
-            told = place.measure(served, CONSTANT, CHOICE, 1, math.inf)
+            told = place.measure(served, CONSTANT, CHOICE, 1, math.inf, 0.6)
         p99[one] = told.p99 if told else math.inf
         say(f"{one.title}: p99 {1000 * p99[one]:.0f} ms at {CHOICE:.0%}")
     chosen = min(p99, key=lambda one: p99[one])
@@ -79,7 +81,7 @@ def best(contenders: Sequence[Contender], place: Place) -> Contender:
 def search_all(contenders: Sequence[Contender], traffics: Sequence[Traffic], place: Place) -> list[Found]:
     """Search the highest rate of each."""
     found: list[Found] = []
-    first = {traffic.name: start for traffic, start in zip(traffics, (20, 14), strict=False)}
+    first = {traffic.name: start for traffic, start in zip(traffics, (16, 11), strict=False)}
     for contender in contenders:
         with contender.serve(place.engines, place.folder) as served:
             for traffic in traffics:
@@ -150,6 +152,7 @@ def table(found: Sequence[Found], place: Place) -> str:
             "batch": f"{one.mean('size'):.1f}",
             "busy": f"{one.mean('busy'):.0%}",
             "cores": f"{one.mean('cpu'):.0%}",
+            "machine": f"{one.mean('machine'):.0%}",
             "late ms": f"{1000 * one.mean('late'):.1f}",
         }
         for one in sorted(found, key=lambda one: one.traffic.name, reverse=True)
