@@ -26,17 +26,16 @@ START = 30.0  # seconds that anything may take to answer
 _AT_ONCE = ("cache_aware", "--balance-abs-threshold", "0", "--balance-rel-threshold", "1.0")
 POLICIES: dict[str, dict[str, tuple[str, ...]]] = {
     "vllm-router": {
-        **{name: (name,) for name in ("random", "round_robin", "cache_aware", "power_of_two", "consistent_hash")},
-        "sticky_least_loaded": ("sticky_least_loaded",),
+        **{name: (name,) for name in ("round_robin", "cache_aware", "power_of_two", "sticky_least_loaded")},
         "cache_aware, balanced at once": _AT_ONCE,
     },
     "sglang-router": {
-        **{name: (name,) for name in ("random", "round_robin", "cache_aware", "power_of_two", "manual")},
+        **{name: (name,) for name in ("round_robin", "cache_aware", "power_of_two")},
         "cache_aware, balanced at once": _AT_ONCE,
     },
 }
 """Policies of the routers, and the arguments after ``--policy``. By default cache_aware sends requests away from an
-engine when it has 64 more than another."""
+engine when it has 64 more than another. Without a client's key consistent_hash, manual and random are all blind."""
 
 HAPROXY = """# One thread: with several each picks by what it knows of the others, and this traffic needs one at most.
 global

@@ -53,7 +53,7 @@ class Traffic:
 
 
 CONSTANT = Traffic("constant", 1)
-BURSTY = Traffic("bursty", 16)
+BURSTY = Traffic("bursty", 8)
 
 
 def alone(rng: random.Random) -> float:

@@ -15,7 +15,7 @@ from _pool_load import CONSTANT, LONGEST, Engines, Probe, Traffic, probe
 TARGET = 2.0  # times the longest service time
 STEP = 0.04  # of the capacity
 JUMP = 3  # steps
-CLOSE = 0.1  # of the target: so near to it one window does not decide
+CLOSE = 0.05  # of the target: so near to it one window does not decide
 CHOICE = 0.7  # of the capacity: where settings are compared
 WARM_UP, WINDOW = 0.75, 3.0  # seconds, before the pace
 
@@ -81,7 +81,7 @@ def best(contenders: Sequence[Contender], place: Place) -> Contender:
 def search_all(contenders: Sequence[Contender], traffics: Sequence[Traffic], place: Place) -> list[Found]:
     """Search the highest rate of each."""
     found: list[Found] = []
-    first = {traffic.name: start for traffic, start in zip(traffics, (16, 11), strict=False)}
+    first = {traffic.name: start for traffic, start in zip(traffics, (14, 10), strict=False)}
     for contender in contenders:
         with contender.serve(place.engines, place.folder) as served:
             for traffic in traffics:

@@ -13,13 +13,14 @@ open loop.
   (`_pool_engines.py`).
 - *Target*: the p99 of the latency, from the moment at which a request should have been sent to its last byte, is at
   most twice the longest service time: 800 ms at pace 2. The same for all.
-- *Arrival*: constant (requests at random times, of a constant rate) and bursty (groups of 1 to 31 at once, at random
+- *Arrival*: constant (requests at random times, of a constant rate) and bursty (groups of 1 to 15 at once, at random
   times, of the same rate). Every contender gets the same requests at the same times at a given rate.
 - *Search*: rates are steps of 4 % of what the engines could do if every batch was full. From the rate of the contender
-  before, 3 steps up or down until the answer changes, then bisection. One window decides a rate; where its p99 is
-  within 10 % of the target, two of three do. A window ends as soon as more than one request in a hundred is late.
-- *Settings*: each router is tried with every policy that needs nothing else beside it, and HAProxy's queue with
-  several limits, at 70 % of what the engines could do; the setting with the lowest p99 is taken.
+  before, 3 steps up or down until the answer changes, then bisection. One window of 6 s decides a rate; where its p99
+  is within 5 % of the target, two of three do. A window ends as soon as more than one request in a hundred is late.
+- *Settings*: each router is tried with every policy that needs nothing else beside it and looks at more than a key of
+  the client, and HAProxy's queue with two limits, at 70 % of what the engines could do; the one with the lowest p99 is
+  taken.
 - *One at a time*: engines that take one request at a time, where a limit in HAProxy makes one shared queue.
 - *Faults*: see `_pool_faults.py`.
 
@@ -29,6 +30,7 @@ Progress goes to standard error; the last line of standard output has all figure
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -36,7 +38,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from _common import BenchError, Figure, at_least, at_most, print_figures, say, say_load
-from _pool_contenders import POLICIES, Contender, engines, haproxy, router, routers
+from _pool_contenders import POLICIES, engines, haproxy, router, routers
 from _pool_faults import faults
 from _pool_load import BURSTY, CONSTANT, capacity
 from _pool_programs import merged, pool, unmerged
@@ -56,6 +58,8 @@ def main() -> int:
     options = parser.parse_args()
     figures: dict[str, Figure] = {}
     began = time.monotonic()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # as Ctrl-C: nothing stays behind
     try:
         with tempfile.TemporaryDirectory(prefix="fleetctl-bench-pool") as name:
             say_load()
@@ -86,7 +90,7 @@ def batches(folder: Path, pace: float, installed: Path | None) -> dict[str, Figu
         contenders.append(haproxy("HAProxy leastconn", None))
         queues = [haproxy("HAProxy shared queue", most) for most in (BATCH, 2 * BATCH)]
         contenders.append(best(queues, place))
-        contenders.append(best(pools(), place))
+        contenders.append(pool("merged calls", merged(BATCH)))
         found = search_all(contenders, [CONSTANT, BURSTY], place)
     say(table(found, place))
     return figures_of("batches", found) | goals(found)
@@ -102,11 +106,6 @@ def single(folder: Path, pace: float, installed: Path | None) -> dict[str, Figur
         found = search_all(contenders, [CONSTANT], place)
     say(table(found, place))
     return figures_of("single", found)
-
-
-def pools() -> list[Contender]:
-    """The pool's settings for engines that take 8 at once."""
-    return [pool("merged calls", merged(BATCH)), pool(f"{BATCH} calls of one", unmerged(BATCH))]
 
 
 def goals(found: Sequence[Found]) -> dict[str, Figure]:
