@@ -94,10 +94,14 @@ def engine_of(
     if name in ("docker", "podman", "nerdctl") and len(words) > 1:
         rest = words[2:] if words[1].text == "container" else words[1:]
         if rest and rest[0].text == "run":
+            outer, model.environment = model.environment, {}
             run, inside = read_run(found, model, "podman" if name == "podman" else "docker", rest[1:])
             if run.image is None:
                 found.note(place, f"{name} run has no image")
                 return None
+            for variable, setting in model.environment.items():
+                if setting.value == {"env": variable}:  # passed on; others stay outside
+                    model.environment[variable] = outer.get(variable, setting)
             return _in_container(found, model, run, inside)
         return None
     if first in _SHELLS and len(words) > 2 and words[1].text in ("-c", "-lc", "-ec"):

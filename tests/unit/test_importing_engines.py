@@ -168,6 +168,14 @@ def test_variables_say_what_flags_do_and_are_no_variables_of_the_engine_afterwar
     assert {name: setting.value for name, setting in model.environment.items()} == {"LLAMA_ARG_JINJA": "1"}
 
 
+def test_a_container_has_the_variables_that_it_is_given_and_no_others() -> None:
+    run = "docker run -p 9000:80 -e A -e B=2 x/text-embeddings-inference --model-id org/e"
+    for text in (f"A=1 PORT=81 C=3 {run}", f"[Service]\nEnvironment=A=1 PORT=81 C=3\nExecStart=/usr/bin/{run}\n"):
+        model = one(text)
+        assert {name: setting.value for name, setting in model.environment.items()} == {"A": "1", "B": "2"}
+        assert model.port == 9000
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
