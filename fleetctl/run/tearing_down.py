@@ -40,6 +40,7 @@ class Part:
         lines += [f"apt-get purge {' '.join(self.packages)}"] if self.packages else []
         lines += [f"{path}: as it was before" for path in self.files]
         lines += [f"rm -r {self.part['path']}"] if self.part["kind"] == "venv" else []
+        lines += [f"{self.part['engine']} image rm {self.part['image']}"] if self.part["kind"] == "image" else []
         return lines
 
 
