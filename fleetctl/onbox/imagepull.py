@@ -14,7 +14,7 @@ import stat
 import tempfile
 from typing import Any, Dict
 
-from fleetctl.onbox.main import Call, op
+from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
 
 STAGED = "/var/tmp"
@@ -27,7 +27,10 @@ _FOLDER = "fleetctl-pull-"
 def image_pull(call: Call, engine: str, image: str, limit: float) -> Dict[str, Any]:
     """Pull a container image; status and outputs as `run` tells them. Cancelled, the layers that are whole are kept."""
     sweep()
-    folder = tempfile.mkdtemp(prefix="%s%d-" % (_FOLDER, os.getpid()), dir=STAGED)
+    try:
+        folder = tempfile.mkdtemp(prefix="%s%d-" % (_FOLDER, os.getpid()), dir=STAGED)
+    except OSError as error:
+        raise OpError("nothing can be fetched to %s: %s" % (STAGED, error.strerror)) from None
     try:
         return run(call, [engine, "pull", "--quiet", image], timeout=limit, env={"TMPDIR": folder})
     finally:

@@ -12,7 +12,7 @@ import fleetctl.onbox
 from fleetctl.onbox import imagepull
 from fleetctl.onbox.builds import venv_build
 from fleetctl.onbox.imagepull import image_pull
-from fleetctl.onbox.main import OPS, Call, CancelledError
+from fleetctl.onbox.main import OPS, Call, CancelledError, OpError
 from fleetctl.run.execute import WAITS
 
 
@@ -90,3 +90,9 @@ def test_what_a_move_cuts_short_are_ops_by_their_names() -> None:
     for module in pkgutil.iter_modules(fleetctl.onbox.__path__):
         importlib.import_module(f"fleetctl.onbox.{module.name}")
     assert set(WAITS) <= set(OPS)
+
+
+def test_a_pull_that_finds_no_place_to_fetch_to_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagepull, "STAGED", str(tmp_path / "gone"))
+    with pytest.raises(OpError, match=r"nothing can be fetched to .*/gone: No such file or directory"):
+        image_pull(Call(1, lambda message: None), "podman", "example/engine:1", 600)
