@@ -63,7 +63,7 @@ async def _somebody_pulls(js: JetStreamContext, models: Iterable[str]) -> None:
             await js.consumer_info(wire.BATCH, wire.consumer(model, "batch"))
         except NotFoundError:
             raise RefusedError(
-                f"nobody takes batch lines for {model}: no layout that has it in its pool was live yet",
+                f"nobody takes batch lines for {model}: no layout with it was live since there is a pool",
                 hint="`fleetctl cutover` to one; nothing was submitted",
             ) from None
 

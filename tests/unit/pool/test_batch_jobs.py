@@ -149,7 +149,10 @@ def test_a_submission_that_was_cut_off_goes_on_where_it_was(server: NatsServer, 
     assert sorted(worker.worked) == sorted(f"{half.job.name}.{number}" for number in range(1, 301))
 
 
-def test_nats_that_is_killed_in_the_middle_loses_nothing(server: NatsServer, tmp_path: Path) -> None:
+def test_nats_that_is_killed_in_the_middle_loses_nothing(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completing, "ROUNDS", 1)  # nothing is lost and submitted again
     killed = threading.Event()
 
     def kill(progress: Progress) -> None:
@@ -193,7 +196,10 @@ def test_a_power_cut_that_takes_the_last_lines_and_answers_is_made_good(server: 
     assert due == 1_000
 
 
-def test_a_worker_that_is_gone_in_the_middle_is_followed_by_another(server: NatsServer, tmp_path: Path) -> None:
+def test_a_worker_that_is_gone_in_the_middle_is_followed_by_another(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completing, "ROUNDS", 1)
     first = Worker(server.access, pace=0.005)
     others: list[Worker] = []
 

@@ -24,6 +24,7 @@ from test_pool_nats_rights import access, files_of
 
 from fleetctl.errors import RefusedError
 from fleetctl.pool import wire
+from fleetctl.pool.batch import complete as completing
 from fleetctl.pool.batch.lines import Targets, read
 from fleetctl.pool.batch.output import paths
 from fleetctl.pool.batch.room import Proxied
@@ -72,8 +73,9 @@ def carried(server: NatsServer, folder: Path, texts: list[str], model: str) -> l
 
 
 def test_lines_are_answered_by_a_worker_that_is_killed_and_by_the_next_with_nats_killed_as_well(
-    server: NatsServer, tmp_path: Path
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(completing, "ROUNDS", 1)  # nothing is lost and submitted again
     engine = poolworker.engine(server.folder, "minilm", pinned=True)
     config = wire.as_json(poolworker.config(access(server, "worker"), engine))
     words = [str(poolworker.HERE / "worker_process.py")]
