@@ -85,8 +85,9 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
     hundredths = usable_share(fleet, box)
     lodgers = lodgers_on(fleet, layout, box, measured)
     if hundredths < 1:
+        models = ", ".join([*(demand.model for demand in demands), *(lodger.model for lodger in lodgers)])
         raise RefusedError(
-            f"{where}: {lines[0]}: no memory is left for {', '.join([d.model for d in demands] + [one.model for one in lodgers])}",
+            f"{where}: {lines[0]}: no memory is left for {models}",
             hint=f"lower reserve: of {box} in fleet.yaml, or take {box} out of layout {layout}",
         )
     whole = usable * 100 == hundredths * memory

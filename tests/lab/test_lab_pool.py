@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -93,7 +94,7 @@ def test_passwords_are_where_only_root_reads_them_and_no_program_has_more_than_i
         assert not {f"{own}:8091", "0.0.0.0:8091", f"{own}:8000"} & mine, mine
 
 
-def test_what_dies_loses_no_request_and_is_back(moving: Moving, text: str) -> None:
+def test_what_dies_loses_no_request_and_is_back_also_after_a_reboot(moving: Moving, text: str) -> None:
     moving.cutover("pool", text=text, env=PASSWORDS)
     for box, unit in (("box2", GATEWAY), ("box2", WORKER), ("box1", NATS)):
         with moving.steady_traffic() as traffic:
@@ -103,6 +104,9 @@ def test_what_dies_loses_no_request_and_is_back(moving: Moving, text: str) -> No
             eventually(lambda traffic=traffic, count=count: len(traffic.statuses) > count + 20)  # type: ignore[misc]
         assert traffic.failed == [], (unit, traffic.statuses)
         eventually(lambda box=box, unit=unit: moving.unit(box, unit)[0] == "active")  # type: ignore[misc]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(moving.lab.reboot, BOXES))
+    eventually(lambda: ask(moving, "standin").status_code == 200)
     eventually(lambda: moving.status(text)["exit"] == 0, lambda: moving.status(text))
     in_pool(moving, text)
 
