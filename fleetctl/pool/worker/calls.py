@@ -82,19 +82,21 @@ class Calls:
             late = failed(504, "the deadline passed while the request waited", request.envelope.accept)
             await self._settle(request, late)
 
-    def _leave(self, engine: Engine, group: list[Request], tokens: int) -> None:
+    def _leave(self, engine: Engine, group: list[Request], tokens: int, began: float) -> None:
+        if tokens:
+            engine.pace.called(time.monotonic() - began)
         engine.finish(group, tokens)
         self._changed(engine)
 
     async def _one(self, engine: Engine, request: Request) -> None:
-        tokens = 0
+        tokens, began = 0, time.monotonic()
         frame: wire.Frame | None = None
         try:
             try:
                 frame, tokens = await self._answer(engine, request)
             finally:
                 request.call = None
-                self._leave(engine, [request], tokens)
+                self._leave(engine, [request], tokens, began)
         except EngineGoneError as error:
             if request.begun:
                 frame = failed(502, f"the engine broke off: {error}", request.envelope.accept)
@@ -171,7 +173,7 @@ class Calls:
         cost = sum(request.cost for request in group)
         left = [seconds for request in group if (seconds := request.left()) is not None]
         parts: list[bytes] | None = None
-        tokens = 0
+        tokens, began = 0, time.monotonic()
         try:
             try:
                 async with asyncio.timeout(max(left) if len(left) == len(group) else None):
@@ -189,7 +191,7 @@ class Calls:
                     if tokens:
                         engine.pace.counted(cost, tokens)
             finally:
-                self._leave(engine, group, tokens or (cost if parts else 0))
+                self._leave(engine, group, tokens or (cost if parts else 0), began)
         except EngineGoneError as error:
             self._died(engine, group, error)
             return

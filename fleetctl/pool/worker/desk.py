@@ -21,6 +21,10 @@ BREATH = 0.001
 """Seconds in which what the queue sends at once is here, generously."""
 
 
+MOST_PASSED = 256
+"""Requests that may be passed over in the search for those that fit."""
+
+
 class Line:
     """Requests that wait for an engine, in their order, and the tokens that they are estimated to take together."""
 
@@ -62,20 +66,19 @@ class Line:
         """The first request, and those behind it that can be merged with it, up to a full batch."""
         first = self.take()
         assert first.merge is not None
-        group, others = [first], []
+        group, others = [first], list[Request]()
         tokens, inputs = first.cost, len(first.merge.inputs)
-        while self.requests:
+        while self.requests and tokens < batch_tokens and len(others) < MOST_PASSED:
             request = self.take()
             merge = request.merge
             if merge is None or request.alone or merge.key != first.merge.key:
                 others.append(request)
-                continue
-            tokens += request.cost
-            inputs += len(merge.inputs)
-            if tokens > batch_tokens or inputs > MOST_INPUTS:
-                others.append(request)
-                break
-            group.append(request)
+            elif tokens + request.cost > batch_tokens or inputs + len(merge.inputs) > MOST_INPUTS:
+                others.append(request)  # it keeps its place, and the first is always taken
+            else:
+                tokens += request.cost
+                inputs += len(merge.inputs)
+                group.append(request)
         for request in reversed(others):
             self.add_first(request)
         return group
@@ -165,7 +168,8 @@ class Desk:
                 return [line.take()] if engine.calls == 0 else []
             if first.merge is None:
                 return [line.take()]
-            if engine.calls < engine.at_once or line.tokens >= engine.config.batch_tokens:
+            full = engine.calls < engine.most_calls and line.tokens >= engine.config.batch_tokens
+            if full or engine.calls < engine.at_once or (lane == "work" and engine.free()):
                 return line.take_alike(engine.config.batch_tokens)
         return []
 

@@ -7,7 +7,7 @@ import time
 
 from fleetctl.pool import residency, wire
 from fleetctl.pool.client import Client, EngineGoneError
-from fleetctl.pool.worker.pace import CALLS, Pace
+from fleetctl.pool.worker.pace import CALLS, OVERLAP, Pace
 from fleetctl.pool.worker.request import Request
 
 SPEAK_MESSAGEPACK = frozenset({"encoder"})
@@ -43,7 +43,7 @@ class Engine:
         self.deaths = 0
         self.busy_seconds = 0.0
         self.running: set[Request] = set()
-        self.calls = 0
+        self.calls = self.work_calls = 0
         self.alone = False
         """What runs must not have company."""
         self.idle = asyncio.Event()
@@ -66,10 +66,17 @@ class Engine:
         return self.phase == "loaded"
 
     @property
-    def at_once(self) -> int:
-        """Calls at once that need not be full."""
+    def most_calls(self) -> int:
+        """Calls at once, at most."""
         most = max(1, self.config.concurrency)
         return min(CALLS, most) if self.merges else most
+
+    @property
+    def at_once(self) -> int:
+        """Calls at once that need not be full. A server that makes its own batches of what comes takes the
+        next one while it is at work; so does one whose calls are short."""
+        late = self.merges and not self.speaks_messagepack and self.pace.call_seconds >= OVERLAP
+        return 1 if late else self.most_calls
 
     @property
     def batch_calls(self) -> int:
@@ -78,8 +85,13 @@ class Engine:
         return most if most == 1 else most - max(1, most // 4)
 
     def free(self) -> int:
-        """Calls that could begin now."""
-        return max(0, self.at_once - self.calls) if self.serves and not self.alone else 0
+        """Calls that could begin now with whatever somebody waits for; lines of batch jobs are no reason to wait."""
+        if not self.serves or self.alone:
+            return 0
+        free = self.at_once - self.calls
+        if free <= 0 and self.merges and not self.work_calls:
+            free = self.most_calls - self.calls
+        return max(0, free)
 
     def begin(self, group: list[Request]) -> None:
         """These are at work from now on, as one call."""
@@ -88,6 +100,7 @@ class Engine:
             self._marked = now
             self.idle.clear()
         self.calls += 1
+        self.work_calls += group[0].lane == "work"
         self.alone = group[0].alone
         self.running.update(group)
         self.last_used = now
@@ -97,6 +110,7 @@ class Engine:
         """They are finished, having taken so many tokens; 0 where the call came to nothing."""
         now = time.monotonic()
         self.calls -= 1
+        self.work_calls -= group[0].lane == "work"
         self.running.difference_update(group)
         self.last_used = now
         self.busy_seconds += now - self._marked

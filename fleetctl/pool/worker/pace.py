@@ -19,8 +19,10 @@ AHEAD = 0.5
 ROUND_TRIP = 0.02
 """Seconds that a pull may take, generously: so much work that cannot be merged waits beside an engine."""
 CALLS = 2
-"""Calls at once that are not full, where requests can be merged: one at work and one that follows it. What comes
-meanwhile waits a little, and goes together."""
+"""Calls at once, where requests can be merged: one at work, and one that follows it."""
+OVERLAP = 0.05
+"""Seconds of a call below which the next one follows without being full: what lies between two calls would count. After
+longer ones it is better begun late, with all that has come meanwhile."""
 
 MEAN_COST = 64.0
 """Tokens of a request of a model that has had none yet."""
@@ -38,6 +40,8 @@ class Pace:
     requests: float = 0.0
     busy: float = 0.0
     """Seconds in which its engines worked; these three fade together."""
+    call_seconds: float = 0.0
+    """How long a call took, of late."""
     factor: float = 1.0
     """Tokens that engines counted per token that was estimated."""
 
@@ -52,6 +56,10 @@ class Pace:
         self.tokens = self.tokens * fade + tokens
         self.requests = self.requests * fade + requests
         self.busy = self.busy * fade + busy
+
+    def called(self, seconds: float) -> None:
+        """A call took so long."""
+        self.call_seconds = self.call_seconds * 0.9 + seconds * 0.1 if self.call_seconds else seconds
 
     def counted(self, estimated: int, actual: int) -> None:
         """An engine has counted what had been estimated with today's factor."""

@@ -89,13 +89,43 @@ def test_what_waits_goes_together_up_to_a_full_batch() -> None:
     bench = Bench(task="embed")
     put(bench, request("a", key="k"))
     put(bench, request("b", key="k"))
-    put(bench, *(request(f"r{n}", key="k", cost=30) for n in range(3)))
-    assert bench.names() == [["a"], ["b"]]  # a third call would have to be full
-    put(bench, request("r3", key="k", cost=30))
-    assert bench.names()[2:] == [["r0", "r1", "r2"]]  # now it is
+    put(bench, *(request(f"r{n}", key="k", cost=30) for n in range(4)))
+    assert bench.names() == [["a"], ["b"]]
     bench.finish()
+    assert bench.names() == [["b"], ["r0", "r1", "r2"]]
     bench.finish()
     assert bench.names()[1:] == [["r3"]]
+
+
+def test_what_is_too_long_for_the_rest_of_a_batch_keeps_its_place() -> None:
+    bench = Bench(task="embed")
+    put(bench, *(request(f"r{n}", key="k", cost=cost) for n, cost in enumerate((60, 70, 30, 10, 20))))
+    assert bench.names() == [["r0", "r2", "r3"], ["r1", "r4"]]
+
+
+def test_after_long_calls_the_next_begins_late_or_full() -> None:
+    bench = Bench(task="embed")
+    bench.desk.pace.called(0.2)
+    assert bench.desk.wanted("work") == 1
+    put(bench, request("a", key="k"))
+    put(bench, request("b", key="k", cost=60))
+    assert bench.names() == [["a"]]
+    assert bench.desk.wanted("work") < 0
+    put(bench, request("c", key="k", cost=40), request("d", key="k"))
+    assert bench.names() == [["a"], ["b", "c"]]
+    bench.finish()
+    assert bench.names() == [["b", "c"]]
+    bench.finish()
+    assert bench.names() == [["d"]]
+
+
+def test_nobody_waits_for_the_lines_of_a_batch_job() -> None:
+    bench = Bench(task="embed")
+    bench.desk.pace.called(0.2)
+    put(bench, request("line", key="k", lane="batch"))
+    assert bench.desk.wanted("work") == 1
+    put(bench, request("a", key="k"))
+    assert bench.names() == [["line"], ["a"]]
 
 
 def test_only_what_is_alike_goes_together_and_the_order_of_the_rest_stays() -> None:
