@@ -281,8 +281,8 @@ def served(engine: Choice, best: Setting, work: Work, onnx: Path, rounds: int, s
             wall = 100 * statistics.median(mine.rate / theirs.rate for mine, theirs in pairs)
             core = 100 * statistics.median(mine.core / theirs.core for mine, theirs in pairs)
             name = f"{one}_beside_{other}_{kind}"
-            figures[name] = at_least(wall, 90, "%") if kind == "64_texts" else Figure(round(wall, 1), "%")
-            figures[f"{name}_of_a_core"] = Figure(round(core, 1), "%")
+            for what, share in ((name, wall), (f"{name}_of_a_core", core)):
+                figures[what] = at_least(share, 90, "%") if kind == "64_texts" else Figure(round(share, 1), "%")
     return figures
 
 
