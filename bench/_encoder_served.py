@@ -139,8 +139,8 @@ def connect(address: Address) -> socket.socket:
 
 
 def drive(served: Served, work: Work, kind: str, seconds: float) -> tuple[float, float]:
-    """Tokens per second of clients that ask again as soon as they have their answer, in MessagePack; and per second of a
-    core's time that the processes took."""
+    """Tokens per second of clients that ask again as soon as they have their answer, and per second of a core's time
+    that the processes took. Requests are MessagePack."""
     clients, size = KINDS[kind]
     requests = made(work, size)
     turn, done, failed = count(), [0] * clients, []

