@@ -23,19 +23,12 @@ from _engines import free_port
 from _pool_load import Engines
 
 START = 30.0  # seconds that anything may take to answer
-_AT_ONCE = ("cache_aware", "--balance-abs-threshold", "0", "--balance-rel-threshold", "1.0")
-POLICIES: dict[str, dict[str, tuple[str, ...]]] = {
-    "vllm-router": {
-        **{name: (name,) for name in ("round_robin", "cache_aware", "power_of_two", "sticky_least_loaded")},
-        "cache_aware, balanced at once": _AT_ONCE,
-    },
-    "sglang-router": {
-        **{name: (name,) for name in ("round_robin", "cache_aware", "power_of_two")},
-        "cache_aware, balanced at once": _AT_ONCE,
-    },
+POLICIES = {
+    "vllm-router": ("round_robin", "cache_aware", "power_of_two", "sticky_least_loaded"),
+    "sglang-router": ("round_robin", "cache_aware", "power_of_two"),
 }
-"""Policies of the routers, and the arguments after ``--policy``. By default cache_aware sends requests away from an
-engine when it has 64 more than another. Without a client's key consistent_hash, manual and random are all blind."""
+"""Policies of the routers. Without a client's key consistent_hash, manual and random are all blind. cache_aware with
+``--balance-abs-threshold 0 --balance-rel-threshold 1.0`` was tried too: as good as it is by default."""
 
 HAPROXY = """# One thread: with several each picks by what it knows of the others, and this traffic needs one at most.
 global
@@ -177,6 +170,11 @@ class Contender:
     serve: Callable[[Engines, Path], AbstractContextManager[Served]]
 
     @property
+    def key(self) -> str:
+        """For figures: no version, no setting."""
+        return "_".join(word for word in self.name.lower().split() if not word[0].isdigit())
+
+    @property
     def title(self) -> str:
         """For people."""
         return f"{self.name} ({self.setting})" if self.setting else self.name
@@ -195,7 +193,7 @@ def router(name: str, program: Path, policy: str) -> Contender:
     def serve(behind: Engines, folder: Path) -> Iterator[Served]:
         port = free_port()
         argv = [str(program), *(["launch"] if program.name == "sglang-router" else [])]
-        argv += ["--host", "127.0.0.1", "--port", str(port), "--policy", *POLICIES[program.name][policy]]
+        argv += ["--host", "127.0.0.1", "--port", str(port), "--policy", policy]
         argv += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
         argv += ["--log-level", "warning" if program.name == "vllm-router" else "warn"]
         argv += ["--worker-startup-check-interval", "1", "--worker-urls", *behind.urls]

@@ -196,7 +196,9 @@ def faults(folder: Path, pace: float, _: Path | None) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     with running(folder, pace) as pool:
         for name, fault in FAULTS.items():
-            figures |= {f"faults_{name}_{key}": figure for key, figure in one(pool, name, fault).items()}
+            figures |= {
+                f"{name.lower().replace(' ', '_')}_{key}": figure for key, figure in one(pool, name, fault).items()
+            }
     return figures
 
 

@@ -24,6 +24,7 @@ from _pool_engines import MODEL, batch_seconds
 from fleetctl.bench.connection import Asker
 from fleetctl.bench.endpoint import parse_endpoint
 from fleetctl.bench.exchange import Exchange, Request, Window
+from fleetctl.bench.health import process_cpu
 from fleetctl.bench.load import Run, open_loop, run
 from fleetctl.bench.percentiles import percentile
 
@@ -170,7 +171,7 @@ def probe(
                         raise TargetMissedError
                 yield at, one
 
-        sids = (*sessions, *engines.sessions, os.getsid(0))
+        sids = (*sessions, *engines.sessions)
         looks = [asyncio.ensure_future(_look(after, engines, sids)) for after in (warm_up, warm_up + duration)]
         try:
             ran = await open_loop(
@@ -220,7 +221,7 @@ class _Snapshot:
 async def _look(after: float, engines: Engines, sessions: Sequence[int]) -> _Snapshot:
     await asyncio.sleep(after + 0.05)
     told = await asyncio.gather(*(asyncio.to_thread(stats, port) for port in engines.ports))
-    return _Snapshot(told, session_cpu(sessions), _machine_cpu(), time.perf_counter())
+    return _Snapshot(told, session_cpu(sessions) + process_cpu(), _machine_cpu(), time.perf_counter())
 
 
 def session_cpu(sessions: Sequence[int]) -> float:

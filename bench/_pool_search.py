@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,15 +78,15 @@ def best(contenders: Sequence[Contender], place: Place) -> Contender:
     return chosen
 
 
-def search_all(contenders: Sequence[Contender], traffics: Sequence[Traffic], place: Place) -> list[Found]:
-    """Search the highest rate of each."""
+def search_all(contenders: Sequence[Contender], begin: Mapping[Traffic, float], place: Place) -> list[Found]:
+    """Search the highest rate of each. ``begin``: where the first search begins, a share of the capacity."""
     found: list[Found] = []
-    first = {traffic.name: start for traffic, start in zip(traffics, (14, 10), strict=False)}
+    first = {traffic: round(share / STEP) for traffic, share in begin.items()}
     for contender in contenders:
         with contender.serve(place.engines, place.folder) as served:
-            for traffic in traffics:
-                found.append(search(contender, served, traffic, place, first[traffic.name]))
-                first[traffic.name] = max(1, found[-1].level)
+            for traffic in begin:
+                found.append(search(contender, served, traffic, place, first[traffic]))
+                first[traffic] = max(1, found[-1].level)
     return found
 
 

@@ -5,18 +5,18 @@
 the same work: embeddings that take 2 to 200 ms alone (drawn evenly on a logarithmic scale, mean 43 ms), in an
 open loop.
 
-- *Pace*: everything takes twice as long as these times say, and rates are half (``--pace``), so that what programs
-  and a busy machine add counts for less. Nothing computes: the share of the cores that contender, engines and generator
-  took together is in the table, that of everything on the machine, and how late batches ended.
+- *Pace*: everything takes 1.5 times as long as these times say, and rates are lower by that (``--pace``), so that
+  what programs and a busy machine add counts for less. Nothing computes: the share of the cores that contender,
+  engines and generator took together is in the table, that of everything on the machine, and how late batches ended.
 - *Engines*: eight stand-ins in four processes ("boxes") that only wait. Each does one batch of at most 8 after the
   other; a batch takes as long as its longest member alone and a quarter of what each other member would
   (`_pool_engines.py`).
 - *Target*: the p99 of the latency, from the moment at which a request should have been sent to its last byte, is at
-  most twice the longest service time: 800 ms at pace 2. The same for all.
+  most twice the longest service time: 600 ms at pace 1.5. The same for all.
 - *Arrival*: constant (requests at random times, of a constant rate) and bursty (groups of 1 to 15 at once, at random
   times, of the same rate). Every contender gets the same requests at the same times at a given rate.
 - *Search*: rates are steps of 4 % of what the engines could do if every batch was full. From the rate of the contender
-  before, 3 steps up or down until the answer changes, then bisection. One window of 6 s decides a rate; where its p99
+  before, 3 steps up or down until the answer changes, then bisection. One window of 4.5 s decides a rate; where its p99
   is within 5 % of the target, two of three do. A window ends as soon as more than one request in a hundred is late.
 - *Settings*: each router is tried with every policy that needs nothing else beside it and looks at more than a key of
   the client, and HAProxy's queue with two limits, at 70 % of what the engines could do; the one with the lowest p99 is
@@ -53,7 +53,7 @@ MOST_CPU = 50.0  # per cent of all cores
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how much of 8 engines can be used at a p99 target.")
     parser.add_argument("--only", action="append", choices=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--pace", type=float, default=2.0, help="times as long as requests say; default: 2")
+    parser.add_argument("--pace", type=float, default=1.5, help="times as long as requests say; default: 1.5")
     parser.add_argument("--routers", type=Path, help="a bin folder with vllm-router and sglang-router")
     options = parser.parse_args()
     figures: dict[str, Figure] = {}
@@ -91,7 +91,7 @@ def batches(folder: Path, pace: float, installed: Path | None) -> dict[str, Figu
         queues = [haproxy("HAProxy shared queue", most) for most in (BATCH, 2 * BATCH)]
         contenders.append(best(queues, place))
         contenders.append(pool("merged calls", merged(BATCH)))
-        found = search_all(contenders, [CONSTANT, BURSTY], place)
+        found = search_all(contenders, {CONSTANT: 0.6, BURSTY: 0.6}, place)
     say(table(found, place))
     return figures_of("batches", found) | goals(found)
 
@@ -103,7 +103,7 @@ def single(folder: Path, pace: float, installed: Path | None) -> dict[str, Figur
         say(f"eight engines, one at a time: {place.capacity:.0f} requests/s if none ever waits")
         contenders = [haproxy("HAProxy leastconn", None), haproxy("HAProxy shared queue", 1)]
         contenders.append(pool("one call each", unmerged(1)))
-        found = search_all(contenders, [CONSTANT], place)
+        found = search_all(contenders, {CONSTANT: 0.9}, place)
     say(table(found, place))
     return figures_of("single", found)
 
@@ -112,7 +112,7 @@ def goals(found: Sequence[Found]) -> dict[str, Figure]:
     """The pool beside the better router."""
     figures = {}
     for traffic in (CONSTANT, BURSTY):
-        of = {one.contender.name.split()[0]: one for one in found if one.traffic == traffic}
+        of = {one.contender.key: one for one in found if one.traffic == traffic}
         push = max((of[name].mean("answered") for name in POLICIES if name in of), default=0.0)
         if push and "pool" in of:
             ratio = of["pool"].mean("answered") / push
@@ -125,7 +125,7 @@ def figures_of(part: str, found: Sequence[Found]) -> dict[str, Figure]:
     """All figures of a table."""
     figures = {}
     for one in found:
-        name = f"{part}_{one.traffic.name}_{one.contender.title}"
+        name = f"{part}_{one.traffic.name}_{one.contender.key}"
         figures[f"{name}_rate"] = Figure(round(one.mean("answered"), 1), "requests/s")
         figures[f"{name}_utilization"] = Figure(round(100 * one.mean("filled"), 1), "%")
         figures[f"{name}_cores"] = at_most(100 * one.mean("cpu"), MOST_CPU, "%")
