@@ -22,7 +22,8 @@ lint: install
 	$(BIN)/mypy
 
 # More processes than cores: most of the time boxes are waited for. The tests of one file stay together, as its boxes do.
-PYTEST := $(BIN)/pytest -q -n 3 --dist loadfile
+# They come in the order that tests/lab/conftest.py has.
+PYTEST := $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 test-unit: install
 	$(PYTEST) tests/unit

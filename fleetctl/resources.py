@@ -8,7 +8,9 @@ from typing import Literal
 
 from fleetctl.errors import FleetError
 
-Folder = Literal["templates", "systemd", "haproxy", "keepalived", "nftables", "playbooks", "evals", "prometheus", "web"]
+Folder = Literal[
+    "templates", "systemd", "haproxy", "keepalived", "nats", "nftables", "playbooks", "evals", "prometheus", "web"
+]
 
 
 def root_folder(name: Folder) -> Path:

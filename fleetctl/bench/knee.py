@@ -21,12 +21,15 @@ from fleetctl.bench.curve import Belief, believe
 
 NEARLY_ALL = 0.98  # of the highest throughput: what the knee gives
 GOOD_ENOUGH = 0.97  # of it: what the answer must give, in nearly all of the curves that are possible
-SURE = 0.9  # of the possible curves that agree
+CLOSE = 0.2  # of the possible curves: two rungs that are good answers in shares of them that differ by no more
+SURE = 0.95  # of the possible curves that agree
 RISE = 1.06  # a doubling that gains less does not rise
 FALL = 0.85  # of the throughput before: what fell to this is past the knee, when a second look at it says so too
 EXACT = 0.03  # relative: how exact the means must be that decide
 FIRST_NOISE = 0.05  # relative noise of a measurement, until repeats tell
-MOST_PROBES = 24
+MOST_PROBES = 32
+SWEEP = 3  # measurements of each concurrency that a full sweep needs where the noise is 5 %
+WORTH = 0.45  # of the requests of such a sweep: what a search may take
 FULL = 0.9  # share of the requests sent at once that the engine runs, below which its own limit holds
 
 
@@ -128,17 +131,33 @@ def next_step(points: Sequence[Point], within: Range) -> Probe | Answer:
     rungs = [rung for rung in ladder(within.most) if rung <= reached]
     if reached not in rungs:
         rungs.append(reached)
+    more = len(points) < within.probes and _worth(points, within.most)
     belief = believe([(p.concurrency, p.throughput) for p in usable], rungs, noise(usable))
-    choice, sure = _choose(belief)
-    if sure < SURE and len(points) < within.probes:
+    choice, sure, surest = _choose(belief)
+    if surest < SURE and more:
         at = _where_it_matters(belief, noise(usable))
         return Probe(
-            at, f"{belief.rungs[choice]} looks best so far, and {1 - sure:.0%} of what is possible says otherwise"
+            at, f"{belief.rungs[choice]} looks best so far, and {1 - surest:.0%} of what is possible says otherwise"
         )
     unsure = _rests_on_one(belief.rungs, choice, usable)
-    if unsure is not None and len(points) < within.probes:
+    if unsure is not None and more:
         return Probe(unsure, f"the answer, {rungs[choice]}, rests on it")
     return _answer(belief, choice, sure, usable, within, limit)
+
+
+def _worth(points: Sequence[Point], most: int) -> bool:
+    """A full sweep would still take far more requests, which are as the throughput in measurements of equal time."""
+    mean = _means(points)
+    measured = sorted(mean)
+
+    def at(rung: int) -> float:
+        above = next((n for n in measured if n >= rung), measured[-1])
+        below = max((n for n in measured if n <= rung), default=above)
+        share = (min(rung, above) - below) / (above - below) if above > below else 0.0
+        return mean[below] + share * (mean[above] - mean[below])
+
+    sweep = SWEEP * sum(at(rung) for rung in ladder(most))
+    return sum(point.throughput for point in points) < WORTH * sweep
 
 
 def _rests_on_one(rungs: Sequence[int], choice: int, points: Sequence[Point]) -> int | None:
@@ -231,15 +250,15 @@ def _verdicts(belief: Belief) -> list[range]:
     return found
 
 
-def _choose(belief: Belief) -> tuple[int, float]:
-    """The rung that is a good answer in the most of the possible curves, and in what share of them."""
+def _choose(belief: Belief) -> tuple[int, float, float]:
+    """The rung to take, in what share of the possible curves it is a good answer, and the most of any rung."""
     good = [0] * len(belief.rungs)
     for rungs in _verdicts(belief):
         for rung in rungs:
             good[rung] += 1
     # Of several that are about as good, the smallest: its requests wait least.
-    choice = next(rung for rung, many in enumerate(good) if many >= max(good) - 0.03 * len(belief.curves))
-    return choice, good[choice] / len(belief.curves)
+    choice = next(rung for rung, many in enumerate(good) if many >= max(good) - CLOSE * len(belief.curves))
+    return choice, good[choice] / len(belief.curves), max(good) / len(belief.curves)
 
 
 def _where_it_matters(belief: Belief, relative: float) -> int:

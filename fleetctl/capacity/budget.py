@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fleetctl.capacity.pool import Room, lodgers_on, pool_room
 from fleetctl.errors import RefusedError
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.units import gib
@@ -48,13 +49,18 @@ class BoxBudget:
     shares: Mapping[str, float]
     """gpu_memory_utilization of each model's engine."""
     lines: tuple[str, ...]
+    pool: Room | None = None
+    """What is left for the pool; None: the box is in none."""
 
 
 def demands_on(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int]) -> list[Demand]:
-    """Engines of a layout on a box, in the order of the file. ``measured`` is used where weights_size is not given."""
+    """Engines of a layout on a box that are always there, in the order of the file: those of a pool are not.
+
+    ``measured`` is used where weights_size is not given.
+    """
     demands = []
     for name, placement in fleet.layouts[layout].items():
-        if box in placement.boxes:
+        if placement.pool is None and box in placement.boxes:
             size = fleet.models[name].weights_size
             weights = size if size is not None else measured.get(name)
             ranks = 1 if placement.split is None else len(placement.split)
@@ -77,14 +83,17 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
     usable = memory - reserve
     lines = [f"memory {gib(memory)} - reserve {gib(reserve)} = {gib(usable)} for engines"]
     hundredths = usable_share(fleet, box)
+    lodgers = lodgers_on(fleet, layout, box, measured)
     if hundredths < 1:
+        models = ", ".join([*(demand.model for demand in demands), *(lodger.model for lodger in lodgers)])
         raise RefusedError(
-            f"{where}: {lines[0]}: no memory is left for {', '.join(d.model for d in demands)}",
+            f"{where}: {lines[0]}: no memory is left for {models}",
             hint=f"lower reserve: of {box} in fleet.yaml, or take {box} out of layout {layout}",
         )
     whole = usable * 100 == hundredths * memory
     exactly = f"{hundredths / 100:.2f}" if whole else f"{usable / memory:.4f}, rounded down to {hundredths / 100:.2f}"
-    lines.append(f"gpu_memory_utilization {exactly} = {gib(hundredths * memory / 100)}")
+    if demands:
+        lines.append(f"gpu_memory_utilization {exactly} = {gib(hundredths * memory / 100)}")
     parts = _divide(demands, hundredths, memory, where, lines)
     missing = {}
     for demand in demands:
@@ -99,6 +108,10 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
             f"{where}: {short}: {'; '.join(lines)}",
             hint=_hint(box, demands),
         )
+    pool = None
+    if lodgers:
+        pool = pool_room(box, where, usable - int(sum(parts.values()) * memory / 100), lodgers)
+        lines += pool.lines
     held = [demand.here for demand in demands]
     weighed = [size for size in held if size is not None]
     return BoxBudget(
@@ -107,8 +120,12 @@ def box_budget(fleet: Fleet, layout: str, box: str, measured: Mapping[str, int])
         reserve=reserve,
         share=hundredths / 100,
         weights=sum(weighed) if len(weighed) == len(held) else None,
-        shares={model: part / 100 for model, part in parts.items()},
+        shares={
+            **{model: part / 100 for model, part in parts.items()},
+            **{lodger.model: lodger.memory * 10_000 // memory / 10_000 for lodger in lodgers},
+        },
         lines=tuple(lines),
+        pool=pool,
     )
 
 

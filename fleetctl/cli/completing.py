@@ -78,12 +78,12 @@ def playbooks(incomplete: str) -> list[str]:
 
 
 def profiles(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the profiles: files are called as they are."""
+    """Names of the profiles and the ready entries: files are called as they are."""
     from fleetctl.errors import SpecError
-    from fleetctl.profiles.folders import SHIPPED, own_folders
+    from fleetctl.profiles.folders import ENTRIES, SHIPPED, own_folders
 
     try:
         own = own_folders(context.params.get("profiles"), Path(context.params.get("fleet") or DEFAULT_FLEET))
     except SpecError:
         own = []
-    return _begun((path.stem for folder in [*own, SHIPPED] for path in folder.glob("*.yaml")), incomplete)
+    return _begun((path.stem for folder in [*own, SHIPPED, ENTRIES] for path in folder.glob("*.yaml")), incomplete)

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from fleetctl import __version__
 from fleetctl.cli import (
     apply,
+    batch,
     bench,
     capacity,
     clients,
@@ -33,6 +34,7 @@ from fleetctl.cli import (
     lora,
     plan,
     playbook,
+    pool,
     profile,
     proxy,
     render,
@@ -123,7 +125,7 @@ def _root(
     pass
 
 
-BEGIN, MOVE, LOOK, MEASURE, BRING = "Begin", "Move the fleet", "Look", "Measure", "Bring to boxes"
+BEGIN, MOVE, LOOK, MEASURE, BRING, USE = "Begin", "Move the fleet", "Look", "Measure", "Bring to boxes", "Use"
 """Parts of the list of commands."""
 
 app.command("init", rich_help_panel=BEGIN)(init.init)
@@ -157,11 +159,13 @@ app.add_typer(capacity.app, name="capacity", rich_help_panel=MEASURE)
 app.add_typer(eval.app, name="eval", rich_help_panel=MEASURE)
 app.add_typer(link.app, name="link", rich_help_panel=MEASURE)
 app.add_typer(profile.app, name="profile", rich_help_panel=MEASURE)
+app.add_typer(batch.app, name="batch", rich_help_panel=USE)
 app.add_typer(weights.app, name="weights", rich_help_panel=BRING)
 app.add_typer(images.app, name="images", rich_help_panel=BRING)
 app.add_typer(lora.app, name="lora", rich_help_panel=BRING)
 app.add_typer(guard.app, name="guard", rich_help_panel=BRING)
 app.add_typer(proxy.app, name="proxy", rich_help_panel=LOOK)
+app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
 app.add_typer(lab.app, name="lab", rich_help_panel=BEGIN)
 
 

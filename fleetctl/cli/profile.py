@@ -19,37 +19,55 @@ app = typer.Typer(
 def list_profiles(
     profiles: Profiles = None, fleet: FleetFile = DEFAULT_FLEET, json: Json = False, debug: Debug = False
 ) -> None:
-    """List all profiles: your own first, then those that ship with fleetctl. No box is asked."""
-    from fleetctl.cli.output import console, emit
-    from fleetctl.cli.show_profile import show_all
-    from fleetctl.profiles.folders import known_profiles, own_folders
+    """List all profiles: your own first, then those that ship with fleetctl; then the ready entries for pools.
 
-    known = known_profiles(own_folders(profiles, fleet))
+    No box is asked.
+    """
+    from fleetctl.cli.output import console, emit
+    from fleetctl.cli.show_entry import show_entries
+    from fleetctl.cli.show_profile import show_all
+    from fleetctl.profiles.folders import known_entries, known_profiles, own_folders
+
+    known, entries = known_profiles(own_folders(profiles, fleet)), known_entries()
     if json:
         for one in known:
             emit("profile", file=one.file, own=one.own, **one.profile.model_dump(mode="json", exclude_none=True))
+        for entry in entries.values():
+            emit("entry", task=entry.task, **entry.model_dump(mode="json", exclude_unset=True))
     else:
         show_all(known, console())
+        show_entries(entries.values(), console())
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name.", autocompletion=completing.profiles)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of a profile or an entry.", autocompletion=completing.profiles)
+    ],
     profiles: Profiles = None,
     fleet: FleetFile = DEFAULT_FLEET,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show a profile: its settings, and of each where it is from."""
+    """Show a profile: its settings, and of each where it is from. Of a ready entry: what goes into fleet.yaml."""
     from fleetctl.cli.output import console, emit
+    from fleetctl.cli.show_entry import show_entry
     from fleetctl.cli.show_profile import show_one
     from fleetctl.errors import SpecError
-    from fleetctl.profiles.folders import known_profiles, own_folders
+    from fleetctl.profiles.folders import known_entries, known_profiles, own_folders
     from fleetctl.spec.problems import near_or_all
 
     known = {one.profile.profile: one for one in known_profiles(own_folders(profiles, fleet))}
+    entries = known_entries()
+    if name not in known and name in entries:
+        entry = entries[name]
+        if json:
+            emit("entry", task=entry.task, text=entry.text(), **entry.model_dump(mode="json", exclude_unset=True))
+        else:
+            show_entry(entry, console())
+        return
     if name not in known:
-        raise SpecError(f"there is no profile {name}", hint=near_or_all(name, known))
+        raise SpecError(f"there is no profile {name}", hint=near_or_all(name, [*known, *entries]))
     one = known[name]
     if json:
         emit("profile", file=one.file, own=one.own, **one.profile.model_dump(mode="json", exclude_none=True))

@@ -15,7 +15,7 @@ from fleetctl.run.overview import Overview
 from fleetctl.spec.units import size
 from fleetctl.watch.sample import Copy, Figures, Sample
 
-_GOOD = {"active", "up"}
+_GOOD = {"active", "up", "pool"}
 _UNKNOWN = "?"
 
 
@@ -67,7 +67,7 @@ def _show_engines(seen: Overview, out: Console) -> None:
 
 
 def _coloured(word: str) -> str:
-    style = "green" if word in _GOOD else "yellow" if word in ("unknown", "loading", "drained") else "red"
+    style = "green" if word in _GOOD else "yellow" if word in ("unknown", "loading", "drained", "not loaded") else "red"
     return f"[{style}]{escape(word)}[/]"
 
 

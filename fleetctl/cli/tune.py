@@ -38,7 +38,7 @@ def tune(
     name: Subject = None,
     mix: MixName = "chat",
     most: Annotated[int, typer.Option("--most", min=1, max=4096, help="Highest concurrency to measure.")] = 64,
-    probes: Annotated[int, typer.Option("--probes", min=4, max=200, help="Measurements at most.")] = 24,
+    probes: Annotated[int, typer.Option("--probes", min=4, max=200, help="Measurements at most.")] = 32,
     duration: Annotated[
         str, typer.Option("--duration", help="How long each measurement takes, after a warm-up.")
     ] = "20s",

@@ -87,13 +87,15 @@ def settled(scene: Scene) -> Settled | None:
 def engine_units(scene: Scene, box: str) -> list[str]:
     """Units of the engines that any layout of the file, or the live one, has on a box."""
     releases = [*scene.releases, scene.live]
-    return sorted({rank.unit for release in releases for _, rank in release.ranks_on(box)})
+    ranks = [one for release in releases for one in (*release.ranks_on(box), *release.lodgers_on(box))]
+    return sorted({rank.unit for _, rank in ranks})
 
 
 def our_units(scene: Scene, box: str) -> list[str]:
     """All units of fleetctl on a box: those in its generations, and those that a layout would put there."""
     facts = scene.observed[box]
     services = {GUARD_UNIT, FIREWALL_UNIT, TRIAL_UNIT}
+    services |= {one.unit for release in (*scene.releases, scene.live) if release.pool for one in release.pool.on(box)}
     for proxy in (release.proxy for release in (*scene.releases, scene.live)):
         services |= {proxy.unit, proxy.vrrp_unit} if proxy else set()
     return sorted({*facts.ours, *engine_units(scene, box), *services})

@@ -12,9 +12,10 @@ from fleetctl.facts.types import BoxFacts, Lock, MoveFacts, Observed, ProxyFacts
 from fleetctl.plan.adapters import newest
 from fleetctl.plan.difference import PROXY_UNIT, VRRP_UNIT, compare, description_of, engine_name
 from fleetctl.plan.firewall import problems as firewall_problems
+from fleetctl.plan.pool import PoolWork, not_loaded
 from fleetctl.remote.errors import OpFailed
 from fleetctl.render.names import GUARD_UNIT
-from fleetctl.render.release import Engine, ProxyConfig, Release
+from fleetctl.render.release import Engine, Pool, ProxyConfig, Release
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ def assess(
         return found
     for engine in release.engines:
         found.engines.append(_engine(engine, release, observed))
+    for lodger in release.pool.lodgers if release.pool else ():
+        found.engines.append(_lodger(lodger.engine, release, observed))
     for proxy in running_proxies(release.proxy, observed).values():
         found.waiting += sum(s.queued for name, s in proxy.servers.items() if name.endswith("/BACKEND"))
         found.notes += [note for note in _bridge(release, proxy) if note not in found.notes]
@@ -219,6 +222,23 @@ def _engine(engine: Engine, release: Release, observed: Observed) -> EngineState
     )
 
 
+def _lodger(engine: Engine, release: Release, observed: Observed) -> EngineState:
+    """An engine of the pool: whether it is loaded is the worker's to decide, and requests come to it from the queue."""
+    facts = observed.get(engine.head.box)
+    unit = facts.units.get(engine.head.unit) if facts is not None else None
+    if facts is None:
+        state = "unknown"
+    elif unit is None or unit.load == "not-found":
+        state = "missing"
+    elif unit.active == "active" and unit.engine != engine_name(engine, engine.head, release.layout):
+        state = "another build"
+    elif unit.active == "activating" and unit.sub != "auto-restart":
+        state = "loading"
+    else:
+        state = "not loaded" if unit.active == "inactive" else unit.active
+    return EngineState(engine.id, (engine.head.box,), state, "pool", running=0, queued=0)
+
+
 def _cache(engine: Engine, observed: Observed) -> dict[str, int | None]:
     """What the last move that started the engine saw of its cache."""
     moves = sorted((move for facts in observed.values() for move in facts.moves), key=lambda move: move.move)
@@ -262,6 +282,7 @@ def _problems(release: Release, observed: Observed, generation: int | None, stat
         if box.adapters:
             found.append(f"{name}: it lacks LoRA adapters that other boxes have: fleetctl apply brings them")
         found += [f"{name}: {unit}, which was replaced, is running or enabled again" for unit in box.supersede]
+    found += _pool_problems(difference.pool, seen, observed)
     for engine in difference.open:
         state = states[engine.id]
         if engine.id in starting and state in ("inactive", "failed"):
@@ -290,6 +311,27 @@ def _problems(release: Release, observed: Observed, generation: int | None, stat
         elif proxy.description != description_of(release):
             found.append(f"{name}: the proxy does not run the configuration of this layout")
     return found + _address_problems(release, seen, observed)
+
+
+def _pool_problems(work: PoolWork, release: Release, observed: Observed) -> list[str]:
+    """What of the pool does not run, or gets no requests."""
+    renewed = {(service.box, service.unit) for service in work.start} & set(work.stop)
+    found = [
+        f"{box}: {unit} does not run as the layout wants it: fleetctl apply starts it again" for box, unit in renewed
+    ]
+    found += [
+        f"{box}: {unit} is not what the layout wants and runs" for box, unit in work.stop if (box, unit) not in renewed
+    ]
+    found += [
+        f"{service.box}: {service.unit} does not run: fleetctl apply starts it"
+        for service in work.start
+        if (service.box, service.unit) not in renewed
+    ]
+    down = {service.box for service in work.start if service.kind == "gateway"}
+    closed = dict.fromkeys(server.box for _, server in work.open if server.box not in down)
+    if release.proxy is not None:
+        found += [f"{box}: its gateway runs, but the proxy sends it no requests" for box in closed]
+    return found + [f"{engine.id} is pinned and not loaded" for engine in not_loaded(release, observed)]
 
 
 def _silent_models(release: Release, states: Mapping[str, str], told: set[str]) -> list[str]:
@@ -335,7 +377,13 @@ def seen_part(release: Release, observed: Observed) -> tuple[Release, list[Engin
     unseen = [engine for engine in release.engines if engine not in seen]
     there = tuple(box for box in release.proxy.boxes if box in observed) if release.proxy else ()
     proxy = release.proxy.model_copy(update={"boxes": there}) if release.proxy and there else None
-    return release.model_copy(update={"engines": tuple(seen), "proxy": proxy}), unseen
+    pool = _seen_pool(release.pool, observed) if release.pool else None
+    return release.model_copy(update={"engines": tuple(seen), "proxy": proxy, "pool": pool}), unseen
+
+
+def _seen_pool(pool: Pool, observed: Observed) -> Pool:
+    services = tuple(service for service in pool.services if service.box in observed)
+    return Pool(services=services, lodgers=tuple(one for one in pool.lodgers if one.engine.head.box in observed))
 
 
 def _box_problems(name: str, facts: BoxFacts, release: Release, generation: int | None) -> list[str]:

@@ -26,13 +26,19 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
     paths: set[str] = set()
     ports: set[int] = set()
     floating: set[str] = set()
+    units: set[str] = set()
     images: set[tuple[str, str]] = set()
     for release in releases:
-        for engine, _ in release.ranks_on(box):
+        for engine, _ in (*release.ranks_on(box), *release.lodgers_on(box)):
             paths.update(path for path in (engine.binary, engine.weights) if path and path.startswith("/"))
             images.update({(engine.image[0], engine.image_reference)} if engine.image else ())
         ports.update(*(engine.listens for engine, rank in release.ranks_on(box) if rank.rank == 0))
-    wanted = {rank.unit for release in releases for _, rank in release.ranks_on(box)}
+        services = release.pool.on(box) if release.pool else []
+        paths.update(service.program for service in services if service.kind == "nats")
+        ports.update(service.port for service in services if service.port)
+        units.update(service.unit for service in services)
+        units.update(rank.unit for _, rank in release.lodgers_on(box))
+    wanted = units | {rank.unit for release in releases for _, rank in release.ranks_on(box)}
     guarded = any(release.firewall and box in release.firewall.guarded for release in releases)
     wanted |= {FIREWALL_UNIT} if guarded else set()
     for proxy in (release.proxy for release in releases):
@@ -42,9 +48,9 @@ def question(foreign: Iterable[str], box: str, releases: Iterable[Release] = ())
             floating |= {proxy.floating.address} if proxy.floating else set()
     if any(release.proxy and release.proxy.guard_port is not None for release in releases):
         wanted |= OOM_DAEMONS
-    units = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
+    superseded = set(foreign).union(*(release.superseded.get(box, ()) for release in releases))
     return {
-        "foreign": sorted(units),
+        "foreign": sorted(superseded),
         "units": sorted(wanted),
         "paths": sorted(paths),
         "ports": sorted(ports),

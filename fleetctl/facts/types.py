@@ -301,9 +301,13 @@ class BoxFacts(Seen):
 
     def digest(self) -> str:
         """Changes when anything that a plan rests on changes: not with time, counters or free memory."""
+        pool = self.release.pool if self.release else None
+        # Which engines of a pool are loaded changes by itself.
+        lodging = {one.engine.head.unit for one in (pool.lodgers if pool else ())}
         units = sorted(
             (name, unit.active in ("active", "activating"), unit.enabled, unit.engine)
             for name, unit in self.units.items()
+            if name not in lodging
         )
         servers = sorted((name, s.up) for name, s in self.proxy.servers.items()) if self.proxy else None
         firewall = self.firewall and (self.firewall.mark, self.firewall.intact, self.firewall.tried)

@@ -6,6 +6,7 @@ import re
 
 from fleetctl.importing.command import container_engine
 from fleetctl.importing.container import Run, bind, publish
+from fleetctl.importing.dialects import seen
 from fleetctl.importing.found import Found, FoundModel, Word, is_secret, set_environment
 from fleetctl.importing.tree import Node, read_yaml
 from fleetctl.importing.words import commands, shell_words
@@ -59,14 +60,14 @@ def _service(found: Found, name: str, service: Node) -> FoundModel | None:
     run = Run("docker")
     image = service.get("image")
     words = [*_words(found, service.get("entrypoint")), *_words(found, service.get("command"))]
-    about = " ".join([image.text or "" if image is not None else "", *(word.text for word in words)])
-    if "vllm" not in about and "sglang" not in about:
+    dialect = seen([image.text or "" if image is not None else "", *(word.text for word in words)])
+    if dialect is None:
         return None
     if image is not None and image.text:
         run.image = Word(_defaulted(found, image.text, image), image.place)
     else:
-        found.note(service.place, f"the service {name} has no image: vllm/vllm-openai:latest is assumed")
-        run.image = Word("vllm/vllm-openai:latest", service.place)
+        found.note(service.place, f"the service {name} has no image: {dialect.image} is assumed")
+        run.image = Word(dialect.image, service.place)
     _environment(found, model, service.get("environment"))
     _options(found, run, service)
     for part in _list(service.get("ports")):
@@ -82,7 +83,7 @@ def _service(found: Found, name: str, service: Node) -> FoundModel | None:
     for key, value in service.items or ():
         if key not in _OURS and key not in _LISTED and not key.startswith("x-"):
             found.note(value.place, f"{key}: {_LEFT_OUT.get(key, 'fleetctl does not know what becomes of it')}")
-    return container_engine(found, model, run, words, service.place)
+    return container_engine(found, model, run, words)
 
 
 def _list(node: Node | None) -> tuple[Node, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from fleetctl.importing.dialect import Dialect
 from fleetctl.importing.found import Found, FoundModel, Setting, Word, set_environment
 from fleetctl.importing.secrecy import holds_secret
 from fleetctl.proxy.lint.findings import Place
@@ -23,9 +24,10 @@ _VALUED = {
 _OURS = {
     "--rm", "-d", "--detach", "-i", "-t", "-it", "-ti", "--interactive", "--tty", "--init", "--name", "--network",
     "--net", "--ipc", "--restart", "--pull", "-m", "--memory", "--memory-swap", "--shm-size", "--stop-timeout",
-    "--hostname", "-h", "--replace", "--cgroups", "--health-cmd", "--health-interval", "--health-retries",
-    "--health-timeout", "--health-start-period", "--expose", "-l", "--label", "--cidfile",
+    "--hostname", "-h", "--replace", "--cgroups", "--log-driver", "--log-opt", "--health-cmd", "--health-interval",
+    "--health-retries", "--health-timeout", "--health-start-period", "--expose", "-l", "--label", "--cidfile",
 }  # fmt: skip
+_GPU = re.compile(r"--(gpus|device|runtime)(=|$)")
 
 
 @dataclass
@@ -108,13 +110,16 @@ def publish(found: Found, run: Run, told: str, place: Place) -> None:
         inner = int(parts[-1])
         outer = int(parts[-2]) if len(parts) > 1 else inner
     except ValueError:
+        inner = outer = 0
+    if not (0 < inner < 65536 and 0 < outer < 65536):
         found.note(place, f"{told} is no pair of ports")
         return
     run.published.append((outer, inner, place))
 
 
-def settle(found: Found, model: FoundModel, run: Run, place: Place) -> None:
+def settle(found: Found, model: FoundModel, run: Run, dialect: Dialect) -> None:
     """Put the container into the entry, once its engine's flags were read: weights and port as the box has them."""
+    place = run.image.place if run.image is not None else model.place
     weights = model.settings.get("weights")
     if weights is not None and isinstance(weights.value, str) and weights.value.startswith("/"):
         inside = weights.value
@@ -123,12 +128,15 @@ def settle(found: Found, model: FoundModel, run: Run, place: Place) -> None:
         if source is None:
             found.note(place, f"{inside} is a path in the image: weights: is one on the boxes, or a hub id")
         else:
+            named = Setting([dialect.named(inside)], f"as the engine names it without {dialect.name_flag}")
+            model.settings.setdefault("served_as", named)
             weights.value = source[0] + inside[len(source[1]) :]
-            run.binds.remove(source)
+            if not any(f"{source[1]}/" in word for word in model.arguments):  # a template, a projector
+                run.binds.remove(source)
             if source[0] != source[1]:
                 weights.remark = f"{inside} in the container it came from"
     run.options += [f"--volume={source}:{target}" for source, target in run.binds]
-    inner = model.port or 8000
+    inner = model.port or dialect.port
     for outer, port, where in run.published:
         if port == inner:
             model.port = outer
@@ -137,7 +145,12 @@ def settle(found: Found, model: FoundModel, run: Run, place: Place) -> None:
     launch: dict[str, object] = {"image": run.image.text if run.image else ""}
     if run.engine != "docker":
         launch["engine"] = run.engine
+    remarks = []
+    if not dialect.needs_gpu and not any(_GPU.match(option) for option in run.options):
+        launch["gpus"] = "none"
+        remarks.append("it was given no GPU")
     if run.options:
         launch["options"] = list(dict.fromkeys(run.options))
-    pinned = "@sha256:" in str(launch["image"])
-    model.settings["launch"] = Setting(launch, "" if pinned else "not pinned by digest: name@sha256:… stays the same")
+    if "@sha256:" not in str(launch["image"]):
+        remarks.append("not pinned by digest: name@sha256:… stays the same")
+    model.settings["launch"] = Setting(launch, "; ".join(remarks))

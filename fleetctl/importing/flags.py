@@ -4,64 +4,62 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from fleetctl.engine.runtimes.flags import flag_name
-from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.errors import SpecError
+from fleetctl.importing import readers
+from fleetctl.importing.dialect import Dialect
 from fleetctl.importing.found import Found, FoundModel, Setting, Word, is_secret
 from fleetctl.importing.secrecy import holds_secret
 
 MOST_WORDS = 2000
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _DOTTED = "--speculative-config"  # its keys may come as flags of their own
-Reader = Callable[[Found, FoundModel, Word, list[str]], None]
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How one kind of engine spells things. ``keys`` has a reader for each flag that fleet.yaml has a key for.
-
-    ``left_out`` are flags that fleetctl sets itself, each with what is to be told of that ("" for nothing); ``several``
-    are those with any number of values, ``bare`` those with a key that have none.
-    """
-
-    runtime: str
-    keys: Mapping[str, Reader]
-    left_out: Mapping[str, str]
-    several: frozenset[str] = frozenset()
-    bare: frozenset[str] = frozenset()
-
-    def name(self, word: str) -> str:
-        """The one name of a flag."""
-        return flag_name(word, RUNTIMES[self.runtime].aliases)
+_YES = ("1", "on", "true", "yes", "enabled")
 
 
 def read_flags(found: Found, model: FoundModel, words: list[Word], dialect: Dialect) -> None:
-    """Take all words behind the program: the model, and flags with their values."""
+    """Take all words behind the program: the model, and flags with their values. Variables stand in for flags."""
     if len(words) > MOST_WORDS:
         raise SpecError(f"{words[0].place}: a command of more than {MOST_WORDS:,} words is not read")
     model.runtime = dialect.runtime
+    words = [*_from_environment(found, model, words, dialect), *words]
     at = 0
     dotted: dict[str, Any] = {}
     while at < len(words):
         word = words[at]
         at += 1
         if not _is_flag(word.text):
-            _positional(found, model, word)
+            _positional(found, model, word, dialect)
             continue
         values = []
         while "=" not in word.text and at < len(words) and not _is_flag(words[at].text):
             values.append(words[at])
             at += 1
             following = words[at] if at < len(words) else None
-            if dialect.name(word.text) not in dialect.several and _begins_positional(model, following):
+            if dialect.name(word.text) in dialect.several:
+                continue
+            if dialect.positional and _begins_positional(model, following):
                 break
         _flag(found, model, word, values, dotted, dialect)
     if dotted:
         dialect.keys[_DOTTED](found, model, word, [json.dumps(dotted)])
+    dialect.closing(found, model)
+
+
+def _from_environment(found: Found, model: FoundModel, words: list[Word], dialect: Dialect) -> list[Word]:
+    """Flags in place of the variables that say the same; those that the command has itself win."""
+    there = {dialect.name(word.text) for word in words if _is_flag(word.text)}
+    made: list[Word] = []
+    for variable, flag in dialect.variables.items():
+        setting = model.environment.get(variable)
+        if setting is None or not isinstance(setting.value, str):
+            continue
+        del model.environment[variable]
+        if flag in there or (flag in dialect.bare and setting.value.lower() not in _YES):
+            continue
+        made.append(Word(flag if flag in dialect.bare else f"{flag}={setting.value}", model.place))
+    return made
 
 
 def _is_flag(text: str) -> bool:
@@ -73,8 +71,10 @@ def _begins_positional(model: FoundModel, following: Word | None) -> bool:
     return "weights" not in model.settings and following is not None and not _is_flag(following.text)
 
 
-def _positional(found: Found, model: FoundModel, word: Word) -> None:
-    if "weights" not in model.settings:
+def _positional(found: Found, model: FoundModel, word: Word, dialect: Dialect) -> None:
+    if not dialect.positional:
+        found.note(word.place, f"{_shown(word.text)} is one word too many: it belongs to no flag")
+    elif "weights" not in model.settings:
         model.settings["weights"] = Setting(word.text)
     else:
         found.note(word.place, f"{_shown(word.text)} is one word too many: the model is named already")
@@ -97,10 +97,16 @@ def _flag(
     if reader is not None:
         if (not said or not said[0]) and name not in dialect.bare:
             found.note(word.place, f"{name} has no value")
-        elif any("$" in value for value in said) and name not in ("--api-key", "--hf-token"):
+        elif reader in readers.TAKE_SECRETS:
+            reader(found, model, word, said)
+        elif any(map(holds_secret, said)):
+            found.note(word.place, f"{name} is left out: what it was given looks like a secret")
+        elif any("$" in value for value in said):
             found.note(word.place, f"{name} {said[0]}: what the $variable is, is not known here; write the value")
         else:
             reader(found, model, word, said)
+            for more in values[0 if name in dialect.bare else 1 :] if name not in {_DOTTED, *dialect.several} else ():
+                found.note(more.place, f"{_shown(more.text)} is one word too many: {name} has its value")
         return
     if name in dialect.left_out:
         if dialect.left_out[name]:

@@ -7,14 +7,13 @@ import re
 from fleetctl.errors import SpecError
 from fleetctl.importing import compose, haproxy, nginx, spark_vllm_docker, sparkrun, systemd_unit
 from fleetctl.importing.command import read_command
+from fleetctl.importing.dialects import starts
 from fleetctl.importing.found import Found
 from fleetctl.importing.kind import Kind
 from fleetctl.importing.tree import LONGEST, read_yaml
 from fleetctl.proxy.lint import kinds as proxies
 
-_COMMAND = re.compile(
-    r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\b(?:docker|podman)\s+(?:container\s+)?run\b"
-)
+_COMMAND = re.compile(rf"{starts()}|\b(?:docker|podman)\s+(?:container\s+)?run\b")
 _YAML = re.compile(r"^(?:services|model|container|recipe_version|defaults|command)\s*:", re.MULTILINE)
 
 

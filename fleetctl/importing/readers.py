@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from fleetctl.importing.flags import Reader
+from fleetctl.importing.dialect import Reader
 from fleetctl.importing.found import Found, FoundModel, Setting, Word
 
 _HUMAN = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
@@ -30,6 +30,15 @@ def number_of(name: str, take: Callable[[FoundModel, int], None]) -> Reader:
             take(model, number)
 
     return read
+
+
+def port(found: Found, model: FoundModel, word: Word, said: list[str]) -> None:
+    """Where the engine listens."""
+    number = whole(said[0])
+    if number is None or not 0 < number < 65536:
+        found.note(word.place, f"--port {said[0]} is no port")
+    else:
+        model.port = number
 
 
 def word_of(key: str) -> Reader:
@@ -113,3 +122,14 @@ def hub_token(found: Found, model: FoundModel, word: Word, said: list[str]) -> N
     """The hub's token: a reference in the environment."""
     model.environment["HF_TOKEN"] = Setting({"env": "HF_TOKEN"}, f"its value stands in {word.place}")
     found.note(word.place, "--hf-token is a secret: it became HF_TOKEN, of which fleet.yaml says where it is")
+
+
+def rank_by_name(found: Found, model: FoundModel) -> None:
+    """A server of encoders is not told whether its model ranks: the model's name tells it."""
+    weights = model.settings.get("weights")
+    if weights is not None and "rerank" in str(weights.value).lower():
+        model.settings["task"] = Setting("rerank", "going by the name of the model", assumed=True)
+
+
+TAKE_SECRETS: tuple[Reader, ...] = (api_key, hub_token)
+"""Readers that are given secrets, and keep none."""

@@ -8,8 +8,10 @@ import re
 from fleetctl.errors import SpecError
 from fleetctl.importing.command import container_engine
 from fleetctl.importing.container import Run
+from fleetctl.importing.dialects import seen
 from fleetctl.importing.found import Found, FoundModel, Setting, Word, program, set_environment
 from fleetctl.importing.tree import LONGEST, Node
+from fleetctl.importing.vllm_flags import VLLM
 from fleetctl.importing.words import commands, shell_words
 
 GPUS = "--gpus=all"
@@ -52,14 +54,15 @@ def read_recipe(found: Found, root: Node, *, doubled: bool) -> None:
     for name, value in (env.items or ()) if (env := root.get("env")) is not None else ():
         set_environment(found, model, name, value.text or "", value.place)
     run = Run("docker", options=[GPUS])
+    command = root.get("command")
     image = root.get("container")
     if image is not None and image.text:
         run.image = Word(image.text, image.place)
     else:
-        found.note(root.place, "no container: is named: vllm/vllm-openai:latest is assumed")
-        run.image = Word("vllm/vllm-openai:latest", root.place)
+        usual = ((seen([command.text]) if command is not None and command.text else None) or VLLM).image
+        found.note(root.place, f"no container: is named: {usual} is assumed")
+        run.image = Word(usual, root.place)
     named = root.get("model")
-    command = root.get("command")
     if command is not None and command.text:
         text = _filled(command.text, {key: value.text or "" for key, value in defaults.items()}, doubled=doubled)
         words = _engine(found, command, text)
@@ -70,9 +73,9 @@ def read_recipe(found: Found, root: Node, *, doubled: bool) -> None:
                 found.note(word.place, f"{{{gap}}} in the command is not among the defaults: write the value")
     else:
         words = _from_defaults(root, defaults)
-    engine = container_engine(found, model, run, words, command.place if command is not None else root.place)
+    engine = container_engine(found, model, run, words)
     if engine is None:
-        found.note(root.place, "the command starts neither vLLM nor SGLang: others are not read")
+        found.note(root.place, "the command starts no engine that is read here")
         return
     if named is not None and named.text and engine.settings["weights"].assumed:
         engine.settings["weights"] = Setting(named.text)
@@ -107,12 +110,12 @@ def _filled(command: str, defaults: dict[str, str], *, doubled: bool) -> str:
 def _engine(found: Found, command: Node, text: str) -> list[Word] | None:
     """The words of the command that starts an engine; others in the same text are noted."""
     all_of_them = commands(shell_words(command.place.file, text, command.lines_from))
-    engines = [one for one in all_of_them if any("vllm" in word.text or "sglang" in word.text for word in one[:6])]
+    engines = [one for one in all_of_them if seen(word.text for word in one[:6])]
     for other in all_of_them:
         if other not in engines[:1]:
             found.note(other[0].place, f"{program(other)} of the command was left out")
     if not engines:
-        found.note(command.place, "the command starts neither vLLM nor SGLang: others are not read")
+        found.note(command.place, "the command starts no engine that is read here")
         return None
     return engines[0]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from fleetctl.engine.runtimes.sglang import STATIC
 from fleetctl.importing import readers
-from fleetctl.importing.flags import Dialect
+from fleetctl.importing.dialect import Dialect
 from fleetctl.importing.found import Found, FoundModel, Setting, Word
 
 
@@ -29,6 +31,13 @@ def _rendezvous(found: Found, model: FoundModel, word: Word, said: list[str]) ->
 
 SGLANG = Dialect(
     runtime="sglang",
+    programs={"sglang": ("serve",)},
+    modules=("sglang.launch_server",),
+    sign=re.compile("sglang"),
+    image="lmsysorg/sglang:latest",
+    image_words=("serve",),
+    positional=True,
+    port=30000,
     keys={
         "--model-path": readers.weights,
         "--served-model-name": readers.served,
@@ -37,7 +46,7 @@ SGLANG = Dialect(
         "--mem-fraction-static": _static,
         "--kv-cache-dtype": readers.cache_type,
         "--max-running-requests": readers.number_of("--max-running-requests", readers.put("concurrency")),
-        "--port": readers.number_of("--port", readers.put("port")),
+        "--port": readers.port,
         "--tp-size": readers.number_of("--tp-size", readers.parallel),
         "--tp": readers.number_of("--tp", readers.parallel),
         "--pp-size": readers.number_of("--pp-size", readers.pipeline),

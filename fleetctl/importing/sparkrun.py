@@ -6,7 +6,7 @@ from fleetctl.importing.found import Found
 from fleetctl.importing.recipe import read_recipe
 from fleetctl.importing.tree import Node, read_yaml
 
-READ = ("", "vllm", "vllm-distributed", "vllm-ray", "eugr-vllm", "sglang")
+READ = ("", "vllm", "vllm-distributed", "vllm-ray", "eugr-vllm", "sglang", "llama-cpp")
 """Runtimes of sparkrun whose command lines are read."""
 
 
@@ -22,7 +22,10 @@ def read(file: str, text: str) -> Found:
     root = read_yaml(file, text)
     runtime = root.get("runtime")
     if runtime is not None and (runtime.text or "") not in READ:
-        found.note(runtime.place, f"runtime: {runtime.text}: only those of vLLM and SGLang are read")
+        found.note(runtime.place, f"runtime: {runtime.text}: only those of vLLM, SGLang and llama.cpp are read")
+        return found
+    if runtime is not None and runtime.text == "llama-cpp" and root.get("command") is None:
+        found.note(runtime.place, "of a recipe for llama.cpp the command is read, and this one has none")
         return found
     read_recipe(found, root, doubled=root.said("recipe_version") == "1")
     return found

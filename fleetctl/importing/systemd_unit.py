@@ -100,9 +100,8 @@ def read(file: str, text: str) -> Found:
                 if not is_secret(name, value):
                     plain[name] = value
     for one in (one for one in told if one.name == "ExecStart"):
-        model = _engine(found, one, plain)
+        model = _engine(found, one, plain, environment)
         if model is not None:
-            model.environment = {**environment.environment, **model.environment}
             found.add(model)
     if not found.models:
         place = next((one.place for one in told if one.name == "ExecStart"), Place(file, 1))
@@ -118,7 +117,7 @@ def read(file: str, text: str) -> Found:
     return found
 
 
-def _engine(found: Found, one: Directive, plain: dict[str, str]) -> Model | None:
+def _engine(found: Found, one: Directive, plain: dict[str, str], before: Model) -> Model | None:
     value = one.value.lstrip("@-:+!")
     words = [word for word in shell_words(one.place.file, value, one.place.line) if word.text != "\n"]
     words = [Word(_replaced(word.text, plain), word.place) for word in words]
@@ -127,7 +126,7 @@ def _engine(found: Found, one: Directive, plain: dict[str, str]) -> Model | None
             found.note(
                 word.place, f"{without_secrets([word])}: systemd puts something in place of the %; write what it is"
             )
-    return engine_of(found, words) if words else None
+    return engine_of(found, words, environment=before.environment) if words else None
 
 
 def _replaced(text: str, plain: dict[str, str]) -> str:

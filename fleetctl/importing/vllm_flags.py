@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 from fleetctl.importing import readers
-from fleetctl.importing.flags import Dialect
+from fleetctl.importing.dialect import Dialect
 from fleetctl.importing.found import Found, FoundModel, Setting, Word, without_secrets
 
 
@@ -41,6 +42,12 @@ def _runner(found: Found, model: FoundModel, word: Word, said: list[str]) -> Non
 
 VLLM = Dialect(
     runtime="vllm",
+    programs={"vllm": ("serve",)},
+    modules=("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main", "vllm.entrypoints.api_server"),
+    sign=re.compile("vllm"),
+    image="vllm/vllm-openai:latest",
+    image_words=("serve", "vllm"),
+    positional=True,
     keys={
         "--model": readers.weights,
         "--served-model-name": readers.served,
@@ -50,7 +57,7 @@ VLLM = Dialect(
         "--kv-cache-dtype": readers.cache_type,
         "--kv-cache-memory-bytes": readers.number_of("--kv-cache-memory-bytes", readers.put("cache")),
         "--max-num-seqs": readers.number_of("--max-num-seqs", readers.put("concurrency")),
-        "--port": readers.number_of("--port", readers.put("port")),
+        "--port": readers.port,
         "--master-port": readers.number_of("--master-port", readers.put("master_port")),
         "--tensor-parallel-size": readers.number_of("--tensor-parallel-size", readers.parallel),
         "--pipeline-parallel-size": readers.number_of("--pipeline-parallel-size", readers.pipeline),

@@ -30,6 +30,7 @@ PACKAGES: tuple[str, ...] = (
     "libnuma1",
     "iputils-ping",
     "keepalived",
+    "nats-server",
     "nftables",
 )
 CONTAINERS: dict[str, tuple[str, ...]] = {
@@ -59,7 +60,7 @@ MASKED_UNITS: tuple[str, ...] = (
     "modprobe@.service",
 )
 # Installed as tools: fleetctl brings units of its own, so Debian's must not serve or hold a port.
-DISABLED_UNITS: tuple[str, ...] = ("haproxy.service", "keepalived.service")
+DISABLED_UNITS: tuple[str, ...] = ("haproxy.service", "keepalived.service", "nats-server.service")
 
 FILES: dict[str, tuple[int, str]] = {
     "etc/sudoers.d/fleetctl-lab": (

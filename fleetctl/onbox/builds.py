@@ -101,9 +101,3 @@ def builds(
     found: Dict[str, Any] = {binary: venv_build(call, binary, named.get(binary, ())) for binary in binaries}
     found.update({image: image_build(call, engine, image) for engine, image in images})
     return found
-
-
-@op("image_pull")
-def image_pull(call: Call, engine: str, image: str, limit: float) -> Dict[str, Any]:
-    """Pull a container image; status and outputs as `run` tells them. Cancelled, what was pulled so far is kept."""
-    return run(call, [engine, "pull", "--quiet", image], timeout=limit)

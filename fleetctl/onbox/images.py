@@ -5,11 +5,11 @@ import shutil
 from typing import Any, Dict, List
 
 from fleetctl.onbox.builds import image_id, inspected
+from fleetctl.onbox.imagepull import STAGED
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
 
 ASK_LIMIT = 60  # seconds
-STAGED = "/var/tmp"  # where podman puts what it loads before it is unpacked
 
 
 @op("images_look")

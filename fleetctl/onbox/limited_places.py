@@ -7,7 +7,8 @@ from typing import Any, Dict, Iterator, List
 from fleetctl.onbox.fingerprints import hub_repository
 
 PLACES = ("/etc/fleetctl/", "/var/lib/fleetctl/")
-OTHERS = re.compile(r"/var/lib/fleetctl/(setup|weights|loras)([./]|$)")  # what ops of their own keep, and trust
+# What ops of their own keep, and trust.
+OTHERS = re.compile(r"/var/lib/fleetctl/(setup|weights|loras|programs)([./]|$)")
 SYSTEMS = re.compile(r"/(bin|boot|dev|etc|lib[^/]*|proc|root/\.(?!cache/)[^/]*|run|sbin|sys|usr|var/(lib|spool))(/|$)")
 CACHES = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME")
 PATHS = ("folder", "key", "repository", *CACHES)  # whose values are paths

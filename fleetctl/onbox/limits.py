@@ -35,15 +35,17 @@ _READ = """
 adapter_read adapters_index adapters_look addresses benches box_kind clock connects drained_read
 engine_processes examine_clients examine_engines examine_link examine_memory examine_processes examine_proxy
 examine_units firewall_before firewall_look fleet_text gate_failures generation_read guard_status history
-journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping proxy_figures
-proxy_requests start_lines superseded_read superseded_states survey tunings unit_states watch
+journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping pool_state
+programs_look proxy_figures proxy_requests start_lines superseded_read superseded_states survey tunings unit_states
+watch
 """
 _DONE = """
 adapter_put adapter_seal adapter_sent adapters_drop adapters_load adapters_note adapters_restore
 adapters_unload await_free bandwidth_drive bandwidth_serve bench_note claim claim_release daemon_reload
 drained_write end_process firewall_keep firewall_take_back gate_keep generation_current generation_remove
 generations_prune hub_library journal_append journal_open lock_beat lock_release lock_take move_begin
-move_close move_end moves_prune score_note superseded_forget superseded_record tuning_note write_meta
+move_close move_end moves_prune programs_prune programs_put programs_remove programs_unpack score_note
+superseded_forget superseded_record tuning_note write_meta
 """
 ALLOWED = frozenset(_READ.split()) | frozenset(_DONE.split())
 REFUSED = frozenset(("digest", "read", "remedy", "remove", "search_addresses"))
@@ -139,6 +141,7 @@ RULES: Dict[str, Callable[[Dict[str, Any]], bool]] = {
     "trial_run": lambda args: of_trial(args) and _probes(args),
     "trial_end": of_trial,
     "await_ready": _probes,
+    "await_service": _probes,
     "facts": _facts,
     "installed": _installs,
     "fetch_weights": fetches,
@@ -152,5 +155,6 @@ RULES: Dict[str, Callable[[Dict[str, Any]], bool]] = {
     "program_help": asks_for_help,
     "container_try": lambda args: makes_container(args) and of_folders(args.get("folders", [])),
     "adapters_tell": lambda args: _on_proxy(args.get("path")),
+    "pool_wish": lambda args: args.get("wish") in ("load", "evict", "pin", "unpin"),
     "drop_page_cache": lambda args: "drop" not in args,
 }

@@ -22,6 +22,10 @@ OUR_SERVICES = (
     "fleetctl-guard.service",
     "fleetctl-vrrp.service",
     "fleetctl-firewall.service",
+    "fleetctl-nats.service",
+    "fleetctl-gateway.service",
+    "fleetctl-worker.service",
+    "fleetctl-batch.service",
 )
 AS_ONE = ("user.slice", "init.scope")
 SAMPLED_PROCESSES = 8  # of a group, to tell an engine from a service

@@ -9,7 +9,7 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, Tuple
 
-from fleetctl.onbox import setup_keys, setup_link, setup_packages, setup_venv
+from fleetctl.onbox import imagepull, setup_keys, setup_link, setup_packages, setup_venv
 from fleetctl.onbox.lock import require_claim
 from fleetctl.onbox.main import Call, OpError, op
 from fleetctl.onbox.process import run
@@ -35,6 +35,12 @@ def setup_do(call: Call, part: Part) -> Dict[str, Any]:
     if not KINDS[part["kind"]][0](call, part):
         raise OpError("%s was carried out, and the box is not as it should be" % part["part"])
     return {}
+
+
+@op("setup_fetch")
+def setup_fetch(call: Call, part: Part) -> Dict[str, Any]:
+    """The same for a part that is only fetched, and on which nothing rests before it is whole: it may be cut short."""
+    return setup_do(call, part)
 
 
 def _without_long(part: Part) -> Part:
@@ -145,13 +151,15 @@ def _do_image(call: Call, part: Part, record: Dict[str, Any]) -> None:
     if _image_so(call, part):
         return
     note(call, part["part"], record)
-    done = run(call, [part["engine"], "pull", "--quiet", part["image"]], timeout=part["limit"])
+    call.event(log="%s pull %s" % (part["engine"], part["image"]))
+    done = imagepull.image_pull(call, part["engine"], part["image"], part["limit"])
     if done["rc"] != 0:
         said = (done["err"].strip() or done["out"].strip()).splitlines()[-1:]
         raise OpError("%s cannot pull %s: %s" % (part["engine"], part["image"], "".join(said)))
 
 
 def _undo_image(call: Call, part: Part, record: Dict[str, Any]) -> List[str]:
+    imagepull.sweep()
     if not _image_so(call, part):
         return []
     done = run(call, [part["engine"], "image", "rm", part["image"]], timeout=COMMAND_LIMIT)

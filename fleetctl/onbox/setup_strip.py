@@ -18,6 +18,8 @@ from fleetctl.onbox.units import states, systemctl
 UNITS = "/etc/systemd/system"
 STOP = 180.0  # seconds for all of them to stop
 RUN = ("/run/fleetctl-*",)
+QUEUE = "/var/lib/private/fleetctl-nats"  # where systemd keeps what fleetctl-nats.service stores
+QUEUE_LINK = "/var/lib/fleetctl-nats"
 
 
 def _files() -> List[str]:
@@ -126,6 +128,9 @@ def setup_forget(call: Call) -> Dict[str, Any]:
     if os.path.isdir(ETC) or _files():
         raise OpError("there is something of fleetctl left: %s" % ", ".join([ETC, *_files()]))
     shutil.rmtree(VAR, ignore_errors=True)
+    shutil.rmtree(QUEUE, ignore_errors=True)
+    if os.path.islink(QUEUE_LINK):
+        os.unlink(QUEUE_LINK)
     for pattern in RUN:
         for path in glob.glob(pattern):
             with contextlib.suppress(OSError):

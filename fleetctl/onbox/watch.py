@@ -33,8 +33,9 @@ def watch(call: Call, box: str, names: List[str], known: Optional[int] = None, l
     """
     number = kept.current_generation()
     release = _live(number)
-    engines = [engine for engine in release.get("engines", []) if engine["ranks"][0]["box"] == box]
-    ranks = [rank for engine in release.get("engines", []) for rank in engine["ranks"] if rank["box"] == box]
+    every = release.get("engines", []) + [one["engine"] for one in (release.get("pool") or {}).get("lodgers", [])]
+    engines = [engine for engine in every if engine["ranks"][0]["box"] == box]
+    ranks = [rank for engine in every for rank in engine["ranks"] if rank["box"] == box]
     proxy = release.get("proxy") or {}
     mine = box in (proxy.get("boxes") or [proxy.get("box")])
     deadline = time.monotonic() + limit

@@ -16,7 +16,7 @@ from fleetctl.spec.units import gib, parse_duration
 def fetch_weights(move: Move, limit: Any = 7200.0) -> Iterable[Draft]:
     """Weights that a hub keeps are in the box's cache. An engine in a container, or with no Python, fetches its own."""
     for name, box in move.difference.boxes.items():
-        engines = {engine.weights: engine for engine, _ in box.start.values() if not engine.weights.startswith("/")}
+        engines = {engine.weights: engine for engine, _ in box.coming.values() if not engine.weights.startswith("/")}
         for weights, engine in sorted(engines.items()):
             if engine.binary is None or not RUNTIMES[engine.runtime].hub_cache:
                 continue
@@ -46,7 +46,7 @@ def verify_weights(move: Move) -> Iterable[Draft]:
     """
     wanted = wanted_by([move.target])
     for name, box in move.difference.boxes.items():
-        starts = {engine.model for engine, _ in box.start.values()}
+        starts = {engine.model for engine, _ in box.coming.values()}
         mine = [one for one in wanted if one.box == name and one.model in starts]
         if not mine:
             continue

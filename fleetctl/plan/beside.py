@@ -14,6 +14,8 @@ def why_not_beside(source: Release, target: Release, observed: Observed, differe
     """What keeps the new engines from being started and proved while the old ones serve; None when nothing does."""
     if source.layout is None or target.layout is None or not difference.start:
         return "no layout of fleetctl comes before" if source.layout is None else "no engine starts"
+    if source.pool is not None or target.pool is not None:
+        return "a pool has all of the memory that the other engines of its boxes leave"
     if source.layout == target.layout:
         return "engines of one layout take each other's place"
     if source.proxy is None or target.proxy is None or source.proxy.boxes != target.proxy.boxes:

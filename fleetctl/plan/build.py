@@ -238,6 +238,8 @@ def _unified(path: str, old: File | None, new: File | None) -> str:
 def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
     difference = move.difference
     stopping = any(box.stop for box in difference.boxes.values())
+    if difference.pool.open and not difference.start:
+        return Gap(expected=None, why=f"as long as the pool starts and loads what is pinned: {why_held or 'at once'}")
     if not difference.start and stopping and not difference.prove:
         return Gap(expected=None, why="for good: NOTHING of fleetctl serves afterwards, neither engines nor its proxy")
     if not difference.start:
@@ -267,7 +269,7 @@ def _not_read_ahead(move: Move, playbook: Playbook) -> list[str]:
 
 def _gap_of_all(difference: Difference, observed: Observed) -> Gap:
     stopping = any(box.stop or box.supersede for box in difference.boxes.values())
-    if not stopping:
+    if not (stopping or difference.pool.stop):
         return Gap(expected=None, why="no engine of the fleet is up before the move")
     units = {f"{name}/{unit}" for name, box in difference.boxes.items() for unit in box.stop}
     return gap_of(difference.start, units, observed)

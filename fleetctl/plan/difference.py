@@ -12,7 +12,15 @@ from fleetctl.plan.adapters import behind
 from fleetctl.plan.firewall import Work, guards, work_on
 from fleetctl.plan.measuring import Measuring
 from fleetctl.plan.merged import merged_proxy, names_during
-from fleetctl.render.names import FIREWALL_UNIT, GUARD_FOLDER, GUARD_UNIT, VRRP_FOLDER, secrets_path
+from fleetctl.plan.pool import PoolWork, loaded_wrongly, pool_work
+from fleetctl.render.names import (
+    FIREWALL_UNIT,
+    GUARD_FOLDER,
+    GUARD_UNIT,
+    POOL_UNITS,
+    VRRP_FOLDER,
+    secrets_path,
+)
 from fleetctl.render.proxy import proxy_files
 from fleetctl.render.release import Engine, ProxyConfig, Rank, Release
 from fleetctl.render.trial import Trial
@@ -32,6 +40,8 @@ class BoxDifference:
     box: str
     stop: dict[str, UnitFacts] = field(default_factory=dict)
     start: dict[str, tuple[Engine, Rank]] = field(default_factory=dict)
+    lodging: dict[str, tuple[Engine, Rank]] = field(default_factory=dict)
+    """Engines of the pool that a worker may start and that were not there like this before."""
     leftovers: list[str] = field(default_factory=list)
     supersede: list[str] = field(default_factory=list)
     give_back: list[str] = field(default_factory=list)
@@ -48,6 +58,11 @@ class BoxDifference:
     start_guard: bool = False
     adapters: bool = False
     """It lacks LoRA adapters that another box has, or has some that were removed while it was away."""
+
+    @property
+    def coming(self) -> dict[str, tuple[Engine, Rank]]:
+        """Everything that has to be able to start here."""
+        return {**self.start, **self.lodging}
 
 
 @dataclass
@@ -70,11 +85,18 @@ class Difference:
     """What is started between the stop and the start of the one engine in ``start``, to be measured."""
     served: bool = False
     """Other copies take the requests while engines start."""
+    pool: PoolWork = field(default_factory=PoolWork)
 
     def nothing(self) -> bool:
         """The fleet is as the release wants it."""
         return not (
-            self.start or self.open or self.close or self.load or self.settle_proxy or self.settle_address
+            self.start
+            or self.open
+            or self.close
+            or self.load
+            or self.settle_proxy
+            or self.settle_address
+            or self.pool.any()
         ) and not any(
             box.stop
             or box.supersede
@@ -97,7 +119,7 @@ class Difference:
 
 PROXY_UNIT = ProxyConfig.model_fields["unit"].default
 VRRP_UNIT = ProxyConfig.model_fields["vrrp_unit"].default
-NO_ENGINES = (PROXY_UNIT, VRRP_UNIT, FIREWALL_UNIT, GUARD_UNIT)
+NO_ENGINES = (PROXY_UNIT, VRRP_UNIT, FIREWALL_UNIT, GUARD_UNIT, *POOL_UNITS)
 
 
 def compare(
@@ -122,13 +144,28 @@ def compare(
         boxes[name].adapters = True
     wanted = {f"{engine.backend}/{engine.server}": engine for engine in target.engines}
     starting = {engine.id for engine in restart}
+    up = {
+        name
+        for name in (f"{backend}/{server.name}" for backend, server in target.gateways())
+        if target.proxy is not None and _up_on_all(name, target.proxy, observed)
+    }
+    pool = pool_work(
+        target,
+        observed,
+        {name: [*box.install, *box.remove] for name, box in boxes.items()},
+        {name: box.stop for name, box in boxes.items()},
+        up,
+    )
+    staying = {f"{backend}/{server.name}" for backend, server in target.gateways()} - {
+        f"{backend}/{server.name}" for backend, server in pool.open
+    }
     # Proxies that go away count too: until they do, requests come through them. So do servers that are down or have no
     # weight: requests may still run there, and a check that passes brings them back in the middle of the move.
     open_now = servers_not_closed(target.proxy, observed) | servers_not_closed(source.proxy, observed)
     closed = [
         name
         for name in sorted({name for seen in open_now for name in names_during(seen, source.proxy, target.proxy)})
-        if (name not in wanted or wanted[name].id in starting) and not name.endswith("/BACKEND")
+        if name not in staying and (name not in wanted or wanted[name].id in starting) and not name.endswith("/BACKEND")
     ]
     opened = [
         engine
@@ -149,6 +186,7 @@ def compare(
         load_on=load_on,
         settle_proxy=settle or load is not None or _unit_to_leave(PROXY_UNIT, _proxy_on(target), observed),
         settle_address=_address_unsettled(target, observed, boxes),
+        pool=pool,
     )
 
 
@@ -170,7 +208,7 @@ def _engines_to_start(target: Release, observed: Observed, anew: Collection[str]
     """Engines of which some rank does not run the right build with the secrets of now. A split starts as a whole."""
 
     def right(engine: Engine, rank: Rank) -> bool:
-        if engine.id in anew or secrets_path(target.layout or "", engine.model) in observed[rank.box].stale:
+        if engine.id in anew or _is_stale(observed[rank.box], target, engine):
             return False
         unit = observed[rank.box].units.get(rank.unit)
         if unit is None or unit.active not in ("active", "activating") or unit.sub == "auto-restart":
@@ -178,6 +216,11 @@ def _engines_to_start(target: Release, observed: Observed, anew: Collection[str]
         return unit.engine == engine_name(engine, rank, target.layout)
 
     return [engine for engine in target.engines if not all(right(engine, rank) for rank in engine.ranks)]
+
+
+def _is_stale(facts: BoxFacts, target: Release, engine: Engine) -> bool:
+    """The secrets of an engine are not those of now."""
+    return secrets_path(target.layout or "", engine.model) in facts.stale
 
 
 def _compare_box(
@@ -192,18 +235,28 @@ def _compare_box(
     starting = {engine.id for engine in restart}
     wanted = {rank.unit: (engine, rank) for engine, rank in target.ranks_on(box)}
     start = {unit: pair for unit, pair in wanted.items() if pair[0].id in starting}
+    lodgers = {rank.unit: (engine, rank) for engine, rank in target.lodgers_on(box)}
     ours = {unit: state for unit, state in facts.units.items() if unit in facts.ours and unit not in NO_ENGINES}
+    wrong = start.keys() | loaded_wrongly(
+        target,
+        box,
+        facts,
+        {unit: engine_name(engine, rank, target.layout) for unit, (engine, rank) in lodgers.items()},
+        {unit for unit, (engine, _) in lodgers.items() if _is_stale(facts, target, engine)},
+    )
+    allowed = wanted.keys() | lodgers.keys()
     stop = {
         unit: state
         for unit, state in ours.items()
-        if (state.active not in ("inactive",) and (unit not in wanted or unit in start))
+        if (state.active not in ("inactive",) and (unit not in allowed or unit in wrong))
     }
-    kept = {state.engine for unit, state in ours.items() if unit in wanted and unit not in start}
+    kept = {state.engine for unit, state in ours.items() if unit in allowed and unit not in wrong}
     leftovers = sorted({p.engine for p in facts.processes if p.engine and p.engine not in kept})
     proxy_here = {PROXY_UNIT} if box in _proxy_on(target) else set()
     proxy_here |= {VRRP_UNIT} if box in _address_on(target) else set()
     at_boot = set(wanted) | proxy_here | ({FIREWALL_UNIT} if guards(target, box) else set())
     at_boot |= {GUARD_UNIT} if has_guard(target, box) else set()
+    at_boot |= {service.unit for service in (target.pool.on(box) if target.pool else [])}
     superseded = target.superseded.get(box, ())
     source_paths = {file.path for file in source.files.get(box, ())}
     target_paths = {file.path for file in target.files.get(box, ())}
@@ -215,6 +268,7 @@ def _compare_box(
         box=box,
         stop=stop,
         start=start,
+        lodging={unit: pair for unit, pair in lodgers.items() if UNIT_FOLDER + unit in install},
         leftovers=leftovers,
         supersede=[
             unit

@@ -19,7 +19,7 @@ PROOFS: dict[Task, list[str]] = {"generate": ["completion", "stream"], "embed": 
 
 def stop_engine(move: Move) -> Iterable[Draft]:
     """Old engines stop."""
-    limits = {rank.unit: e.stop_limit for e in move.source.engines for rank in e.ranks}
+    limits = {rank.unit: e.stop_limit for e in move.source.all_engines for rank in e.ranks}
     serving = {(rank.box, rank.unit) for e in move.source.engines if _serves(e, move.observed) for rank in e.ranks}
     for name, box in move.difference.boxes.items():
         for unit, state in sorted(box.stop.items()):
@@ -69,7 +69,7 @@ def _wait_for_room(move: Move, name: str, gone: list[str], limit: Any) -> Draft:
     box = move.difference.boxes[name]
     ports = sorted({port for engine, rank in box.start.values() if rank.rank == 0 for port in engine.listens})
     memory = next((b.memory for b in move.target.budgets if b.box == name), 0)
-    need = int(sum(rank.share for _, rank in box.start.values()) * memory)
+    need = int(sum(rank.share for _, rank in box.start.values()) * memory) + _pinned(move, name)
     coming = [engine_name(engine, rank, move.target.layout) for engine, rank in box.start.values()]
     return on_box(
         name,
@@ -80,6 +80,15 @@ def _wait_for_room(move: Move, name: str, gone: list[str], limit: Any) -> Draft:
         ports=ports,
         need=need,
         limit=parse_duration(limit),
+    )
+
+
+def _pinned(move: Move, box: str) -> int:
+    """Bytes of the pinned engines that a worker on the box loads when it starts with others than before."""
+    lodgers = move.target.pool.lodgers if move.target.pool else ()
+    coming = move.difference.boxes[box].lodging
+    return sum(
+        one.memory for one in lodgers if one.pinned and one.engine.head.box == box and one.engine.head.unit in coming
     )
 
 

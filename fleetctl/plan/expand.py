@@ -28,7 +28,27 @@ from fleetctl.plan.flags import verify_flags
 from fleetctl.plan.images import have_image, same_image, try_container
 from fleetctl.plan.measuring_drafts import measure_knee, try_settings
 from fleetctl.plan.pagecache import drop_page_cache
-from fleetctl.plan.proxy_drafts import drain, hold, load_proxy, open_server, proxy_paths, settle_address, settle_proxy
+from fleetctl.plan.pool_drafts import (
+    await_pool,
+    gate_pool,
+    ship_programs,
+    start_gateway,
+    start_nats,
+    start_worker,
+    stop_gateway,
+    stop_nats,
+    stop_worker,
+)
+from fleetctl.plan.proxy_drafts import (
+    drain,
+    hold,
+    load_proxy,
+    open_gateway,
+    open_server,
+    proxy_paths,
+    settle_address,
+    settle_proxy,
+)
 from fleetctl.plan.trial import trial
 from fleetctl.plan.types import PlannedStep
 from fleetctl.render.names import GUARD_UNIT
@@ -168,6 +188,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "verify_weights": verify_weights,
     "read_ahead": read_ahead,
     "bring_adapters": bring_adapters,
+    "ship_programs": ship_programs,
     "ask_current": ask_current,
     "apply_firewall": apply_firewall,
     "load_proxy": load_proxy,
@@ -175,6 +196,9 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "drain": drain,
     "supersede": _supersede,
     "stop_guard": _stop_guard,
+    "stop_gateway": stop_gateway,
+    "stop_worker": stop_worker,
+    "stop_nats": stop_nats,
     "stop_engine": stop_engine,
     "await_room": await_room,
     "await_free": await_free,
@@ -184,11 +208,17 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "try_settings": try_settings,
     "install_files": _install_files,
     "start_engine": start_engine,
+    "start_nats": start_nats,
+    "start_worker": start_worker,
+    "start_gateway": start_gateway,
+    "await_pool": await_pool,
+    "gate_pool": gate_pool,
     "restore_superseded": _restore_superseded,
     "await_ready": await_ready,
     "gate": gate,
     "load_adapters": load_adapters,
     "open": open_server,
+    "open_gateway": open_gateway,
     "recheck_superseded": _recheck_superseded,
     "start_guard": _start_guard,
     "enable_units": _enable_units,
@@ -206,6 +236,8 @@ CHANGES = (
     "stage_release", "bring_adapters", "apply_firewall", "load_proxy", "supersede", "stop_guard", "stop_engine",
     "install_files", "start_engine", "restore_superseded", "open", "start_guard", "enable_units", "remove_files",
     "remove_firewall", "settle_address", "settle_proxy", "make_current", "mark_drained", "forget_drained",
+    "ship_programs", "stop_gateway", "stop_worker", "stop_nats", "start_nats", "start_worker", "start_gateway",
+    "open_gateway",
 )  # fmt: skip
 """Steps that make a difference go away. The others wait, look and prove: a playbook may leave those out."""
 

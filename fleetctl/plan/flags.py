@@ -12,7 +12,7 @@ from fleetctl.render.help import engine_words_of, image_question
 def verify_flags(move: Move) -> Iterable[Draft]:
     """The engine in an image knows every flag that it would be started with."""
     for name, box in move.difference.boxes.items():
-        for unit, (engine, rank) in box.start.items():
+        for unit, (engine, rank) in box.coming.items():
             if rank.container is None or engine.image is None:
                 continue
             runtime = RUNTIMES[engine.runtime]

@@ -31,7 +31,7 @@ class Wanted:
 def wanted_images(release: Release) -> list[Wanted]:
     """The images of a release."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for engine in release.engines:
+    for engine in release.all_engines:
         if engine.image is not None:
             boxes = found.setdefault((*engine.image, engine.image_reference), [])
             boxes += [rank.box for rank in engine.ranks if rank.box not in boxes]
@@ -60,7 +60,8 @@ def _differ(image: Wanted, there: dict[str, str]) -> str:
 
 def _starts(image: Wanted, difference: Difference) -> bool:
     wanted = (image.program, image.name)
-    return any(engine.image == wanted for engine in difference.start)
+    lodging = (engine for box in difference.boxes.values() for engine, _ in box.lodging.values())
+    return any(engine.image == wanted for engine in (*difference.start, *lodging))
 
 
 def image_refusals(target: Release, observed: Observed, difference: Difference, *, lenient: bool) -> Iterable[str]:
@@ -123,7 +124,7 @@ def _lacks(facts: ImageFacts | None) -> bool:
 def have_image(move: Move, limit: Any = 3600.0) -> Iterable[Draft]:
     """Container images that a box has not are pulled."""
     for name, box in move.difference.boxes.items():
-        images = sorted({_of(engine) for engine, _ in box.start.values() if engine.image})
+        images = sorted({_of(engine) for engine, _ in box.coming.values() if engine.image})
         for engine, image, reference in images:
             pinned = f" ({short(reference)})" if reference != image else ""
             yield Draft(
@@ -138,7 +139,7 @@ def have_image(move: Move, limit: Any = 3600.0) -> Iterable[Draft]:
 def try_container(move: Move) -> Iterable[Draft]:
     """The container of each engine that is to start can be made on its box, without starting the engine."""
     for name, box in move.difference.boxes.items():
-        for unit, (engine, rank) in box.start.items():
+        for unit, (engine, rank) in box.coming.items():
             if rank.container is not None and engine.image is not None:
                 yield Draft(
                     name,

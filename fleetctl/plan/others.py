@@ -73,7 +73,7 @@ def rest_of_boxes(target: Release, observed: Observed, difference: Difference) -
             continue
         taken = taken_on(target, box, observed[box].superseded, others)
         found.lines[box] = f"other services at their worst: {taken} ({_how(others)})"
-        if not difference.boxes[box].start:
+        if not difference.boxes[box].coming:
             continue
         left = left_for_others(target, budget)
         short = too_little(taken, left, budget.memory)
@@ -109,7 +109,12 @@ def taken_on(target: Release, box: str, superseded: Iterable[str], others: Other
 
 
 def left_for_others(target: Release, budget: Budget) -> int:
-    """Bytes that engines leave: never less than the reserve, more where they do not take all that they could."""
+    """Bytes that engines leave: never less than the reserve, more where they do not take all that they could.
+
+    A pool may take all that it has.
+    """
+    if target.lodgers_on(budget.box):
+        return budget.reserve
     return budget.memory - int(sum(rank.share for _, rank in target.ranks_on(budget.box)) * budget.memory)
 
 

@@ -91,6 +91,24 @@ def open_server(move: Move) -> Iterable[Draft]:
         )
 
 
+def open_gateway(move: Move) -> Iterable[Draft]:
+    """The gateways' servers take requests. They do so once all of the pool is at work: each serves every box of it."""
+    boxes = frozenset(move.difference.boxes)
+    for backend, server in move.difference.pool.open:
+        name = f"{backend}/{server.name}"
+        for box in proxies_of(move):
+            if not known_there(move, box, [name]):
+                continue
+            yield proxy_draft(
+                move,
+                box,
+                name,
+                f"the proxy sends requests for {backend} to the gateway on {server.box}",
+                boxes,
+                {"server": name, "address": server.address, "port": server.port, "maxconn": server.maxconn},
+            )
+
+
 def settle_proxy(move: Move) -> Iterable[Draft]:
     """The proxies come back right after a reboot."""
     if not move.difference.settle_proxy:

@@ -10,6 +10,7 @@ from fleetctl.plan.firewall import guards, is_foreign, who_is_shut_out
 from fleetctl.plan.floating import floating_refusals
 from fleetctl.plan.images import image_refusals, image_warnings
 from fleetctl.render.names import FIREWALL_UNIT
+from fleetctl.render.programs import PYTHON
 from fleetctl.render.proxy import endpoint
 from fleetctl.render.release import Release
 from fleetctl.spec.units import gib
@@ -69,7 +70,8 @@ def _memory(target: Release, observed: Observed) -> Iterable[str]:
 
 
 def _programs(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
-    for engine in difference.start:
+    lodging = [engine for box in difference.boxes.values() for engine, _ in box.lodging.values()]
+    for engine in (*difference.start, *lodging):
         for rank in engine.ranks:
             paths = observed[rank.box].paths
             binary = paths.get(engine.binary or "")
@@ -84,6 +86,24 @@ def _programs(target: Release, observed: Observed, difference: Difference) -> It
     for box in target.proxy.boxes if target.proxy else ():
         if observed[box].haproxy is None:
             yield f"{box}: HAProxy is not installed: fleetctl setup {box} --only packages"
+    for service in target.pool.services if target.pool else ():
+        program = observed[service.box].paths.get(service.program)
+        if service.kind == "nats" and program is not None and not program.executable:
+            yield (
+                f"{service.box}: {service.program} is not a program there: fleetctl setup {service.box} --only "
+                "packages brings nats-server, or program: under pool: nats: says where it is"
+            )
+    for box in target.programs:
+        if python_of(observed[box].python) < PYTHON:
+            yield (
+                f"{box}: the pool's programs need Python {PYTHON[0]}.{PYTHON[1]}, and its python3 is "
+                f"{observed[box].python}: take {box} out of the pool"
+            )
+
+
+def python_of(version: str) -> tuple[int, ...]:
+    """A version such as 3.11.2 as numbers."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 def _firewall(observed: Observed, difference: Difference) -> Iterable[str]:
@@ -108,6 +128,8 @@ def _ports(target: Release, observed: Observed, difference: Difference) -> Itera
     wanted: dict[str, dict[int, str]] = {name: {} for name in observed}
     for engine in difference.start:
         wanted[engine.head.box].update(engine.listens)
+    for service in difference.pool.start:
+        wanted[service.box].update({service.port: f"the pool ({service.unit})"} if service.port else {})
     proxy = target.proxy
     for box in proxy.boxes if proxy else ():
         assert proxy is not None
@@ -128,7 +150,9 @@ def _ports(target: Release, observed: Observed, difference: Difference) -> Itera
 
 def _clashes(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
     for box, facts in observed.items():
-        wanted = {rank.unit: "rename the layout or the model, or remove" for _, rank in target.ranks_on(box)}
+        ranks = (*target.ranks_on(box), *target.lodgers_on(box))
+        wanted = {rank.unit: "rename the layout or the model, or remove" for _, rank in ranks}
+        wanted |= {service.unit: "remove" for service in (target.pool.on(box) if target.pool else [])}
         if target.proxy and box in target.proxy.boxes:
             wanted[target.proxy.unit] = "remove"
             wanted |= {target.proxy.vrrp_unit: "remove"} if target.proxy.floating else {}
@@ -208,10 +232,10 @@ def _not_served(source: Release, target: Release) -> list[str]:
     """Names that clients use now and for which no engine will be there, and what becomes of such requests."""
     if target.proxy is None:
         return []
-    names = {name for engine in source.engines for name in engine.served_as}
-    gone = sorted(names - {name for engine in target.engines for name in engine.served_as})
+    names = {name for engine in source.all_engines for name in engine.served_as}
+    gone = sorted(names - {name for engine in target.all_engines for name in engine.served_as})
     bridged = target.proxy.bridge.models if target.proxy.bridge else {}
-    empty = {backend.name for backend in target.proxy.backends} - {engine.backend for engine in target.engines}
+    empty = {backend.name for backend in target.proxy.backends} - {engine.backend for engine in target.all_engines}
     waiting = {name: one.name for one in target.proxy.backends if one.name in empty for name in one.served_as}
     fate = {name: "go to the bridge" if backend in bridged else "wait and get 503" for name, backend in waiting.items()}
     return [f"{target.layout} has no engine for {name}: such requests {fate.get(name, 'get 404')}" for name in gone]

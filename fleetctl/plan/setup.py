@@ -55,7 +55,7 @@ def _packages(box: str, wish: Wish, facts: SetupFacts) -> Iterator[Draft | Remar
             how = f"{facts.manager} {' '.join(missing)}" if facts.manager else f"install {' '.join(missing)}"
             yield Remark(box, "packages", f"{facts.system} has no apt: on {box}, as root: {how}")
         return
-    off = [f"{name}.service" for name in ("haproxy", "keepalived") if name in wanted]
+    off = [f"{name}.service" for name in ("haproxy", "keepalived", "nats-server") if name in wanted]
     part = {"part": "packages", "kind": "things", "packages": wanted, "off": off}
     yield Draft(box, "packages", part, (f"installed: {' '.join(wanted)}", *_offers(wanted, facts), *_off(off, facts)))
 

@@ -26,6 +26,7 @@ class Wish:
     proxy: bool = False
     floating: bool = False
     firewall: bool = False
+    nats: bool = False
     guard: bool = False
     venvs: dict[str, tuple[str, str]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Wish:
         """Names, as Debian has them, of what may be installed."""
         names = [*(["haproxy"] if self.proxy else []), *(["keepalived"] if self.floating else [])]
         names += ["nftables"] if self.firewall else []
+        names += ["nats-server"] if self.nats else []
         return [*names, *(["python3-venv"] if self.venvs else []), "earlyoom"]
 
 

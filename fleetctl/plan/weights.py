@@ -79,7 +79,7 @@ def wanted_by(releases: Iterable[Release]) -> list[Wanted]:
     """Each place once, in the order of the releases."""
     found: dict[tuple[str, str, str], Wanted] = {}
     for release in releases:
-        for engine in release.engines:
+        for engine in release.all_engines:
             place = place_of(engine)
             for rank in engine.ranks if place is not None else ():
                 assert place is not None
@@ -96,7 +96,7 @@ def serving_on(observed: Observed, boxes: Iterable[str]) -> list[str]:
             engine.id
             for box in boxes
             if (live := observed[box].release) is not None
-            for engine, rank in live.ranks_on(box)
+            for engine, rank in (*live.ranks_on(box), *live.lodgers_on(box))
             if (unit := observed[box].units.get(rank.unit)) is not None and not unit.down
         }
     )

@@ -33,6 +33,7 @@ from nats.js.object_store import ObjectStore
 
 from fleetctl.errors import FleetError
 from fleetctl.pool import wire
+from fleetctl.pool.unixtransport import UnixTransport
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +67,16 @@ async def connect(
     on_change: Callable[[bool], None] | None = None,
     on_closed: Callable[[], None] | None = None,
     wait: float | None = None,
+    secret: str | None = None,
+    socket: Callable[[], Path] | None = None,
 ) -> Client:
     """A connection that comes back by itself for as long as it takes.
 
     ``on_change`` hears True and False when the connection comes back and goes, ``on_closed`` that it is over for good
     (the server refused something so that the client gave up): a program then has to end and be started again.
     ``wait``: seconds for the first connection; None: without limit, for programs that may be started before NATS.
+    ``secret``: the password itself, where it is in no file. ``socket``: the Unix socket that leads to the server, asked
+    for anew at each attempt.
     Raises QueueError when the password or a certificate cannot be read, or the time is over.
     """
     seen = ""
@@ -84,6 +89,8 @@ async def connect(
         seen = said
 
     async def gone() -> None:
+        if client.is_closed:  # by this program
+            return
         log.warning("NATS: the connection is gone")
         if on_change:
             on_change(False)
@@ -100,11 +107,13 @@ async def connect(
             on_closed()
 
     client = Client()
+    if socket is not None:
+        client._transport = UnixTransport(socket)
     options: dict[str, Any] = {
         "servers": list(access.servers),
         "name": name,
         "user": access.user or None,
-        "password": password(access.password_file) if access.password_file else None,
+        "password": password(access.password_file) if access.password_file else secret,
         "tls": tls(access),
         # Below the standard prefix, so that permissions can keep one role from the answers of another.
         "inbox_prefix": f"_INBOX.{wire.token(access.user)}" if access.user else "_INBOX",
@@ -179,7 +188,7 @@ def streams(replicas: int = 1, limit: int | None = None) -> dict[str, dict[str, 
             **queue,
             **per_model,
         },
-        wire.BATCH: {"subjects": ["batch.*"], "duplicate_window": wire.DUPLICATES, **queue},
+        wire.BATCH: {"subjects": ["batch.*.*.*"], "duplicate_window": wire.DUPLICATES, **queue, **once},
         # One answer per line, whenever a second one comes: what Nats-Msg-Id alone promises for two minutes only.
         wire.RESULTS: {"subjects": ["result.*.*"], "duplicate_window": wire.DUPLICATES, **once, **common},
         wire.DEAD: {

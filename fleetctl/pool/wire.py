@@ -56,8 +56,17 @@ def token(model: str) -> str:
 
 
 def subject(model: str, lane: Lane = "work") -> str:
-    """Where requests for a model wait."""
-    return f"{lane}.{token(model)}"
+    """Where requests for a model wait; in the batch lane, where each line has its own subject, all of these."""
+    return f"{lane}.{token(model)}" + (".*.*" if lane == "batch" else "")
+
+
+def batch_subject(model: str, job: str, line: int) -> str:
+    """Where one line of a batch job waits.
+
+    One message for each: a line that waits is not taken a second time, however long it waits, and a job's lines can be
+    counted and removed without touching those of others.
+    """
+    return f"batch.{token(model)}.{token(job)}.{line}"
 
 
 def consumer(model: str, lane: Lane = "work") -> str:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleetctl.errors import SpecError
+from fleetctl.profiles.entry import Entry, parse_entry
 from fleetctl.profiles.match import Kept
 from fleetctl.profiles.profile import Profile, parse_profile, written
 from fleetctl.spec.plain import plain_text
 
 SHIPPED = Path(__file__).parent / "shipped"
+ENTRIES = Path(__file__).parent / "entries"
 BESIDE = "profiles"
 """Folder beside fleet.yaml."""
 
@@ -41,6 +43,12 @@ def known_profiles(own: Sequence[Path] = ()) -> list[Kept]:
             profile = parse_profile(plain_text(path), str(path))
             found.setdefault(profile.profile, Kept(profile, path.name if not mine else str(path), mine))
     return list(found.values())
+
+
+def known_entries() -> dict[str, Entry]:
+    """The ready entries that ship with fleetctl, by name."""
+    found = (parse_entry(plain_text(path), path.name) for path in sorted(ENTRIES.glob("*.yaml")))
+    return {entry.entry: entry for entry in found}
 
 
 def save_profile(profile: Profile, file: Path) -> None:

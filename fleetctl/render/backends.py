@@ -18,6 +18,9 @@ from fleetctl.render.release import Backend, Server
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Task
 
+GATEWAY_MAXCONN = 4000
+"""Requests that the proxy gives a gateway at once: as many as it takes connections itself."""
+
 
 def backends(fleet: Fleet) -> tuple[Backend, ...]:
     """Backends in the order in which models stand in the file; models in no layout have none.
@@ -74,6 +77,9 @@ def _backend(fleet: Fleet, group: list[str]) -> Backend:
         ports = engine_ports(fleet, layout)
         for model in (m for m in models if m in group):
             boxes = models[model].boxes
+            if fleet.pool is not None and models[model].pool is not None:
+                servers += [_gateway(fleet, layout, box, fleet.pool.port) for box in fleet.gateways]
+                continue
             for box in boxes if models[model].split is None else [next(iter(boxes))]:
                 servers.append(
                     Server(
@@ -94,6 +100,13 @@ def _backend(fleet: Fleet, group: list[str]) -> Backend:
         question=question,
         lists_models=all(runtime_of(fleet, model).models.path == OPENAI_LIST.path for model in group),
     )
+
+
+def _gateway(fleet: Fleet, layout: str, box: str, port: int) -> Server:
+    """A gateway, which holds no requests back: how many wait is its queue's to limit."""
+    address = fleet.boxes[box].address
+    name = server_name(layout, box)
+    return Server(name=name, layout=layout, box=box, address=address, port=port, maxconn=GATEWAY_MAXCONN, gateway=True)
 
 
 def _proof(fleet: Fleet, name: str) -> tuple[str, str]:

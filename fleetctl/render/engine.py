@@ -12,10 +12,12 @@ from fleetctl.capacity.beside import fit_beside
 from fleetctl.engine.runtimes.command import engine_words, served_names, task_of
 from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.engine.runtimes.runtime import Ask, RankOfMany, Runtime
+from fleetctl.errors import SpecError
 from fleetctl.render.escape import check_variable, environment_line, exec_line
 from fleetctl.render.launch import CACHE_FOLDER, Launch, start_from
 from fleetctl.render.names import (
     BIN_FOLDER,
+    LOOPBACK,
     LORAS_FOLDER,
     PYTHON,
     UNIT_FOLDER,
@@ -24,6 +26,7 @@ from fleetctl.render.names import (
     secrets_path,
 )
 from fleetctl.render.ports import listens_on, rendezvous_port
+from fleetctl.render.programs import encoder_bundles, folder_of
 from fleetctl.render.release import ContainerRun, File, Rank
 from fleetctl.render.template import fill
 from fleetctl.resources import root_text
@@ -155,8 +158,14 @@ def cannot_share(fleet: Fleet, place: Place) -> list[str]:
 
 
 def _health(fleet: Fleet, place: Place) -> str:
-    address = fleet.boxes[place.boxes[0]].address
+    address = address_of(fleet, place)
     return f"http://{f'[{address}]' if ':' in address else address}:{place.port}/health"
+
+
+def address_of(fleet: Fleet, place: Place) -> str:
+    """Where the head of an engine listens: an engine of a pool is asked by the worker beside it, and nobody else."""
+    pooled = fleet.layouts[place.layout][place.model].pool is not None
+    return LOOPBACK if pooled else fleet.boxes[place.boxes[0]].address
 
 
 def _link(fleet: Fleet, box: str) -> str:
@@ -182,7 +191,7 @@ def engine_arguments(fleet: Fleet, place: Place) -> list[str]:
         model,
         task_of(runtime, place.model, model),
         served_names(place.model, model),
-        host=fleet.boxes[place.box].address,
+        host=fleet.boxes[place.box].address if placement.pool is None else LOOPBACK,
         port=place.port,
         concurrency=concurrency(fleet, place.layout, place.model, place.boxes[0] if split else place.box),
         share=place.share,
@@ -204,7 +213,7 @@ def engine_environment(fleet: Fleet, place: Place) -> tuple[dict[str, str], dict
     """Variables in plain, and secret ones; later layers win over earlier ones."""
     model, placement = fleet.models[place.model], fleet.layouts[place.layout][place.model]
     runtime = runtime_of(fleet, place.model)
-    layers: list[Mapping[str, str | Secret]] = [runtime.environment]
+    layers: list[Mapping[str, str | Secret]] = [runtime.environment, _programs(fleet, place.model)]
     if placement.split is not None and runtime.split_environment is not None:
         layers.append(runtime.split_environment(_link(fleet, place.box), fleet.boxes[place.box].interface))
     if model.loras is not None:
@@ -213,6 +222,17 @@ def engine_environment(fleet: Fleet, place: Place) -> tuple[dict[str, str], dict
     merged = {name: value for layer in layers for name, value in layer.items()}
     plain = {name: value for name, value in merged.items() if isinstance(value, str)}
     return plain, {name: value for name, value in merged.items() if not isinstance(value, str)}
+
+
+def _programs(fleet: Fleet, model: str) -> dict[str, str]:
+    """Where an encoder of fleetctl's own is found. Raises SpecError for one in a container, which does not see it."""
+    bundles = encoder_bundles(fleet, model)
+    if bundles and isinstance(fleet.launch(model), Container):
+        raise SpecError(
+            f"model {model}: encoder is a program of fleetctl's own, and no image has it",
+            hint="write launch: {program: /usr/bin/python3}, or {venv: PATH} with other builds of its libraries",
+        )
+    return {"PYTHONPATH": ":".join(map(folder_of, bundles))} if bundles else {}
 
 
 def loras_folder(model: str) -> str:
@@ -244,7 +264,7 @@ def _under_rank(fleet: Fleet, place: Place, launch: Launch) -> tuple[str, ...]:
             **model.model_dump(mode="json", exclude=told),
             "launch": fleet.launch(place.model).model_dump(mode="json"),
         },
-        "placement": placement.model_dump(mode="json", exclude={"split", "concurrency"}),
+        "placement": placement.model_dump(mode="json", exclude={"split", "concurrency", "pool", "pin", "memory"}),
         "boxes": place.boxes,
     }
     agreed = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

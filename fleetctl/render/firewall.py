@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from fleetctl.errors import SpecError
 from fleetctl.render.names import FIREWALL_FILE, FIREWALL_UNIT, UNIT_FOLDER
-from fleetctl.render.ports import engine_ports, rendezvous_port
+from fleetctl.render.ports import engine_ports, pool_ports, rendezvous_port
 from fleetctl.render.release import File, Firewall, Guarded
 from fleetctl.render.template import fill
 from fleetctl.spec.fleet import Fleet
@@ -25,7 +25,7 @@ def firewall_of(fleet: Fleet) -> Firewall | None:
     """
     if fleet.firewall is None:
         return None
-    guarded = {box: ports for box in fleet.boxes if (ports := _guarded(fleet, box)).engines}
+    guarded = {box: ports for box in fleet.boxes if (ports := _guarded(fleet, box)).engines or ports.ranks}
     addresses = {_address(name, text) for name, box in fleet.boxes.items() for text in (box.address, box.link) if text}
     return Firewall(
         guarded=guarded,
@@ -35,18 +35,24 @@ def firewall_of(fleet: Fleet) -> Firewall | None:
 
 
 def _guarded(fleet: Fleet, box: str) -> Guarded:
-    """Ports on which engines with their head on a box listen, in any layout."""
+    """Ports on which engines with their head on a box listen, in any layout, and those of a pool's programs."""
     engines: set[int] = set()
     ranks: set[int] = set()
     for layout, models in fleet.layouts.items():
         ports = engine_ports(fleet, layout)
+        if fleet.pool_models(layout):
+            engines |= set(pool_ports(fleet)["gateway"]) if box in fleet.gateways else set()
         for model, placement in models.items():
+            if placement.pool is not None:
+                continue  # its engines listen on the loopback interface
             split = placement.split is not None
             if box in (list(placement.boxes)[:1] if split else placement.boxes):
                 engines.add(ports[model])
                 if split:
                     ranks |= {placement.master_port, rendezvous_port(placement.master_port)}
-    return Guarded(engines=tuple(sorted(engines)), ranks=tuple(sorted(ranks)))
+    meets = fleet.pool is not None and box in fleet.pool.nats.boxes
+    ranks |= set(pool_ports(fleet)["nats"]) if meets else set()
+    return Guarded(engines=tuple(sorted(engines)), ranks=tuple(sorted(ranks)), nats=meets)
 
 
 def _address(box: str, text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -74,6 +80,7 @@ def firewall_files(firewall: Firewall, box: str) -> tuple[File, ...]:
         "box": box,
         "engines": ports.engines,
         "ranks": ports.ranks,
+        "nats": ports.nats,
         "fleet": _by_family(firewall.fleet),
         "allow": _by_family(firewall.allow),
     }

@@ -139,9 +139,13 @@ def _gpus(launch: Container) -> tuple[str, ...]:
 
 
 def weights_root(weights: str) -> str:
-    """What has to be mounted to read a folder of weights: a snapshot in a hub's cache is links to files beside it."""
-    found = re.fullmatch(r"(/.*?/models--[^/]+)/snapshots/[^/]+/?", weights)
-    return found[1] if found else weights
+    """What has to be mounted to read weights.
+
+    A snapshot in a hub's cache is links to files beside it, and of a .gguf in several files the first one is named.
+    """
+    found = re.fullmatch(r"(/.*?/models--[^/]+)/snapshots/.+", weights)
+    parts = re.fullmatch(r"(/.+)/[^/]+-\d{5}-of-\d{5}\.gguf", weights)
+    return found[1] if found else parts[1] if parts else weights
 
 
 def hub_folder(plain: Mapping[str, str]) -> str:

@@ -14,10 +14,12 @@ from fleetctl.render.firewall import firewall_files, firewall_of
 from fleetctl.render.floating import vrrp_files
 from fleetctl.render.guard import guard_files
 from fleetctl.render.launch import binary
-from fleetctl.render.names import check_names, server_name
+from fleetctl.render.names import LOOPBACK, check_names, server_name
+from fleetctl.render.pool import pool_files
 from fleetctl.render.ports import check_ports, engine_ports
+from fleetctl.render.programs import bundles_on
 from fleetctl.render.proxy import proxy_config, proxy_files
-from fleetctl.render.release import Budget, Engine, File, Rank, Release
+from fleetctl.render.release import Budget, Engine, File, Lodger, Pool, Rank, Release, Service
 from fleetctl.spec.fleet import Box, Fleet
 from fleetctl.spec.fleet_model import Container
 
@@ -41,8 +43,9 @@ def render_layout(
     check_ports(fleet, layout)
     budgets = _budgets(fleet, layout, weights or {})
     engines: list[Engine] = []
+    lodgers: list[Lodger] = []
     files: dict[str, dict[str, File]] = {}
-    for model in fleet.layouts[layout]:
+    for model, placement in fleet.layouts[layout].items():
         for boxes in _engines_of(fleet, layout, model):
             ranks: list[Rank] = []
             for number, box in enumerate(boxes):
@@ -50,9 +53,21 @@ def render_layout(
                 rank, made = render_rank(fleet, Place(layout, model, box, number, boxes, port, share))
                 ranks.append(rank)
                 files.setdefault(box, {}).update((file.path, file) for file in made)
-            engines.append(_engine(fleet, layout, model, tuple(ranks)))
+            engine = _engine(fleet, layout, model, tuple(ranks))
+            if placement.pool is None:
+                engines.append(engine)
+            else:
+                lodgers.append(_lodger(engine, budgets[boxes[0]]))
     for box in files:
         files[box].update((file.path, file) for file in guard_files(fleet, box))
+    services: list[Service] = []
+    for box in fleet.boxes:
+        mine = tuple(one for one in lodgers if one.engine.head.box == box)
+        room = budgets[box].pool if box in budgets else None
+        of_pool, made = pool_files(fleet, layout, box, mine, room.memory if room else 0, weights or {})
+        services += of_pool
+        if made:
+            files.setdefault(box, {}).update((file.path, file) for file in made)
     config = proxy_config(fleet, layout)
     for box in config.boxes:
         made = (*proxy_files(config, box), *vrrp_files(config, box))
@@ -72,6 +87,8 @@ def render_layout(
         gates=fleet.gates,
         tasks=dict(tasks or {}),
         firewall=firewall,
+        pool=Pool(services=tuple(services), lodgers=tuple(lodgers)) if services else None,
+        programs={box: bundles for box in fleet.boxes if (bundles := bundles_on(fleet, layout, box))},
         spec=spec_text,
     )
 
@@ -88,6 +105,10 @@ def _check_references(fleet: Fleet, layout: str) -> None:
     known("layout", layout, fleet.layouts, f"fleet {fleet.fleet}")
     for box in fleet.proxy.on:
         known("box", box, fleet.boxes, "proxy")
+    if fleet.pool is None and fleet.pool_models(layout):
+        raise SpecError(f"layout {layout} has a pool, and fleet.yaml has no pool:", hint="write pool: {nats: …}")
+    for box in (*fleet.gateways, *(fleet.pool.nats.boxes if fleet.pool else ())):
+        known("box", box, fleet.boxes, "pool")
     for name, models in fleet.layouts.items():
         for model, placement in models.items():
             known("model", model, fleet.models, f"layout {name}")
@@ -95,8 +116,14 @@ def _check_references(fleet: Fleet, layout: str) -> None:
                 known("box", box, fleet.boxes, f"layout {name}, model {model}")
 
 
+def _lodger(engine: Engine, budget: BoxBudget) -> Lodger:
+    assert budget.pool is not None
+    known = next(one for one in budget.pool.lodgers if one.model == engine.model)
+    return Lodger(engine=engine, pinned=known.pinned, memory=known.memory)
+
+
 def _engines_of(fleet: Fleet, layout: str, model: str) -> list[tuple[str, ...]]:
-    """Boxes of each engine of a model: one engine over all for a split, one each for copies."""
+    """Boxes of each engine of a model: one engine over all for a split, one each for copies and in a pool."""
     placement = fleet.layouts[layout][model]
     return [tuple(placement.boxes)] if placement.split is not None else [(box,) for box in placement.boxes]
 
@@ -127,7 +154,7 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
         model=name,
         kind="split" if split else "copy",
         ranks=ranks,
-        address=fleet.boxes[head].address,
+        address=fleet.boxes[head].address if placement.pool is None else LOOPBACK,
         port=engine_ports(fleet, layout)[name],
         master_port=placement.master_port if split else None,
         served_as=served_names(name, model),

@@ -21,6 +21,16 @@ GUARD_UNIT = "fleetctl-guard.service"
 LORAS_FOLDER = "/var/lib/fleetctl/loras"
 LORA_NAMES = f"{LORAS_FOLDER}/names"
 TRIAL_UNIT = "fleetctl-trial.service"
+POOL_FOLDER = "/etc/fleetctl/pool"
+PROGRAMS_FOLDER = "/var/lib/fleetctl/programs"
+NATS_UNIT = "fleetctl-nats.service"
+GATEWAY_UNIT = "fleetctl-gateway.service"
+WORKER_UNIT = "fleetctl-worker.service"
+BATCH_UNIT = "fleetctl-batch.service"
+POOL_UNITS = (GATEWAY_UNIT, WORKER_UNIT, BATCH_UNIT, NATS_UNIT)
+"""Of a pool, in the order in which they stop."""
+LOOPBACK = "127.0.0.1"
+"""Where the engines of a pool and its workers listen: nobody but their own box has business there."""
 
 
 def engine_unit(layout: str, model: str) -> str:

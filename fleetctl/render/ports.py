@@ -41,6 +41,7 @@ def _written(fleet: Fleet, layout: str) -> set[int]:
         *map(rendezvous_port, masters),
         fleet.proxy.port,
         *([fleet.guard.port] if fleet.guard else []),
+        *(port for ports in pool_ports(fleet).values() for port in ports),
     }
 
 
@@ -63,6 +64,15 @@ def listens_on(fleet: Fleet, layout: str, box: str) -> set[int]:
             master = placement.master_port
             found |= {engine_ports(fleet, layout)[model], master, rendezvous_port(master)}
     return found
+
+
+def pool_ports(fleet: Fleet) -> dict[str, tuple[int, ...]]:
+    """Ports of a pool's programs, by kind; none where the file has no pool."""
+    if fleet.pool is None:
+        return {}
+    nats = fleet.pool.nats
+    meeting = (nats.cluster_port,) if len(nats.boxes) > 1 else ()
+    return {"nats": (nats.port, *meeting), "gateway": (fleet.pool.port,), "worker": (fleet.pool.worker_port,)}
 
 
 def rendezvous_port(master_port: int) -> int:
@@ -91,6 +101,17 @@ def check_ports(fleet: Fleet, layout: str) -> None:
     if fleet.guard is not None:
         for box in {box for placement in fleet.layouts[layout].values() for box in placement.boxes}:
             take(box, fleet.guard.port, fleet.boxes[box].address, "the guard", "port: of guard:")
+    if fleet.pool is not None:
+        ours, pooled = pool_ports(fleet), fleet.pool_models(layout)
+        seats = {box for model in pooled for box in fleet.layouts[layout][model].boxes}
+        for kind, title, boxes in (
+            ("nats", "NATS", fleet.pool.nats.boxes),
+            ("gateway", "the gateway", fleet.gateways if pooled else ()),
+            ("worker", "the worker", sorted(seats)),
+        ):
+            for box in boxes:
+                for port in ours[kind]:
+                    take(box, port, fleet.boxes[box].address, title, "the ports under pool:")
     for model, placement in fleet.layouts[layout].items():
         where = f"model {model} in layout {layout}"
         head = next(iter(placement.boxes))

@@ -161,7 +161,7 @@ def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
         prefix=PREFIX_FROM if config.balance == "prefix" else None,
         body_limit=BODY_LIMIT,
         api_keys=sorted(config.api_keys),
-        health=_quoted('{"usable":{' + usable + "}" + _bridge_health(config.bridge) + "}"),
+        health=_quoted('{"usable":{' + usable + "}" + _room(config) + _bridge_health(config.bridge) + "}"),
         metrics=_quoted(METRICS),
         models=_quoted(_models(names, with_adapters=bool(adapters))),
         adapters=adapters,
@@ -170,6 +170,7 @@ def haproxy_config(config: ProxyConfig, box: str | None = None) -> str:
         unknown_model=_quoted(error_body(unknown, "invalid_request_error", "model_not_found", param="model")),
         backends=[_backend(config, backend) for backend in config.backends],
         bridge=_bridge(config, config.bridge) if config.bridge else None,
+        pool=_has_pool(config),
     )
 
 
@@ -212,12 +213,13 @@ def _backend(config: ProxyConfig, backend: Backend) -> dict[str, object]:
         ),
         "patterns": " ".join(_quoted(name) for name in backend.served_as),
         "names": not all(_is_ip(server.address) for server in backend.servers),
+        "pool": any(server.gateway for server in backend.servers),
         "servers": [
             {
                 "name": server.name,
                 "address": endpoint(server.address, server.port),
                 "maxconn": server.maxconn,
-                "agent": _agent(config, backend.name, server.name),
+                "agent": "" if server.gateway else _agent(config, backend.name, server.name),
                 "disabled": server.layout != config.layout,
             }
             for server in backend.servers
@@ -242,6 +244,19 @@ def _bridge(config: ProxyConfig, bridge: Bridge) -> dict[str, object]:
         "silence": _milliseconds(min(BRIDGE_SILENCE, config.stream_limit)),
         "tls": tls if bridge.tls else "",
     }
+
+
+def _has_pool(config: ProxyConfig) -> bool:
+    return any(server.gateway for backend in config.backends for server in backend.servers)
+
+
+def _room(config: ProxyConfig) -> str:
+    """What /fleetctl/health says besides where batch jobs wait for it, as a log-format: who waits, and who is free."""
+    if not _has_pool(config):
+        return ""
+    queued = ",".join(f'"{backend.name}":%[queue({backend.name})]' for backend in config.backends)
+    free = ",".join(f'"{backend.name}":%[be_conn_free({backend.name})]' for backend in config.backends)
+    return f',"queued":{{{queued}}},"free":{{{free}}}'
 
 
 def _bridge_health(bridge: Bridge | None) -> str:

@@ -37,9 +37,10 @@ class File(Value):
     content: str
     mode: int = 0o644
     secrets: dict[str, Secret] = {}
-    quoting: Literal["none", "environment", "word"] = Field(
+    quoting: Literal["none", "environment", "word", "string", "url"] = Field(
         "none",
-        description="how a secret gets into the content: as it is, as a value of EnvironmentFile=, or as one word",
+        description="how a secret gets into the content: as it is, as a value of EnvironmentFile=, as one word, as a "
+        "string of JSON with its quotes, or as a part of a URL",
     )
 
 
@@ -136,6 +137,7 @@ class Server(Value):
     address: str
     port: int
     maxconn: int
+    gateway: bool = Field(False, description="it is a gateway of a pool, and no engine")
 
 
 class Backend(Value):
@@ -233,6 +235,7 @@ class Guarded(Value):
 
     engines: tuple[int, ...]
     ranks: tuple[int, ...] = ()
+    nats: bool = Field(False, description="NATS is among ``ranks``: only the fleet's own boxes have business there")
 
 
 class Firewall(Value):
@@ -241,6 +244,45 @@ class Firewall(Value):
     guarded: dict[str, Guarded] = Field(description="box → its ports")
     fleet: tuple[str, ...] = Field(description="addresses of the boxes, which reach all of them")
     allow: tuple[str, ...] = Field((), description="networks that reach the engines, and not where ranks meet")
+
+
+class Bundle(Value):
+    """Programs that a box needs, in one folder by the digest of what went into it: sources of fleetctl, libraries."""
+
+    digest: str
+    sources: bool = Field(description="the sources of a pool's programs are in it")
+    requirements: tuple[str, ...] = Field((), description="libraries, as pip is asked for them")
+
+
+class Service(Value):
+    """A program of a pool on one box."""
+
+    kind: Literal["nats", "worker", "gateway", "batch"]
+    box: str
+    unit: str
+    address: str = Field(description="where it listens")
+    port: int = Field(description="0: nowhere")
+    paths: tuple[str, ...] = Field(description="files with which it has to start again")
+    program: str = Field(description="path of the program that has to be on the box")
+
+
+class Lodger(Value):
+    """An engine of a pool: a worker starts and stops it."""
+
+    engine: Engine
+    pinned: bool
+    memory: int = Field(description="bytes that it takes once loaded")
+
+
+class Pool(Value):
+    """What serves the models of a pool."""
+
+    services: tuple[Service, ...]
+    lodgers: tuple[Lodger, ...]
+
+    def on(self, box: str) -> list[Service]:
+        """Programs of the pool on one box."""
+        return [service for service in self.services if service.box == box]
 
 
 def _with_shares(engine: Any, files: Any) -> Any:
@@ -268,6 +310,8 @@ class Release(Value):
     gates: Gates = Gates()
     tasks: dict[str, str] = Field({}, description="file of gates.evaluations → its text")
     firewall: Firewall | None = Field(None, description="None: fleetctl has no firewall")
+    pool: Pool | None = Field(None, description="None: no model is in a pool")
+    programs: dict[str, tuple[Bundle, ...]] = Field({}, description="box → programs that its units start")
     spec: str = Field("", description="the text of fleet.yaml that it was made from")
 
     @model_validator(mode="before")
@@ -288,3 +332,26 @@ class Release(Value):
     def ranks_on(self, box: str) -> list[tuple[Engine, Rank]]:
         """Engine processes on one box."""
         return [(engine, rank) for engine in self.engines for rank in engine.ranks if rank.box == box]
+
+    def lodgers_on(self, box: str) -> list[tuple[Engine, Rank]]:
+        """Engines that a worker on a box can load."""
+        lodgers = self.pool.lodgers if self.pool else ()
+        return [(one.engine, one.engine.head) for one in lodgers if one.engine.head.box == box]
+
+    @property
+    def all_engines(self) -> tuple[Engine, ...]:
+        """Those that are always there, and those of the pool."""
+        return (*self.engines, *(one.engine for one in (self.pool.lodgers if self.pool else ())))
+
+    def any_engine(self, name: str) -> Engine:
+        """An engine by its id, of the pool or not."""
+        return next(engine for engine in self.all_engines if engine.id == name)
+
+    def gateways(self) -> list[tuple[str, Server]]:
+        """HAProxy's servers of this layout that are gateways, each with its backend."""
+        return [
+            (backend.name, server)
+            for backend in (self.proxy.backends if self.proxy else ())
+            for server in backend.servers
+            if server.gateway and server.layout == self.layout
+        ]

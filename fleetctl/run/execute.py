@@ -26,7 +26,7 @@ Listener = Callable[[Record], None]
 WAITS = (
     "await_ready", "await_free", "proxy_idle", "image_pull", "read_ahead", "trial_run",
     "weights_prove", "weights_begin", "weights_serve", "weights_receive", "image_send", "image_receive",
-    "fetch_weights", "adapters_load",
+    "fetch_weights", "adapters_load", "setup_fetch",
 )  # fmt: skip
 """Ops that only wait, or fetch what nothing rests on: cut short when the move is going to be undone anyway."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
+from collections.abc import Callable
+from urllib.parse import quote
 
 from fleetctl.errors import SpecError
 from fleetctl.render.release import File
@@ -39,7 +42,7 @@ class Filler:
                 other = words.setdefault(value, match[1])
                 if other != match[1]:
                     raise SpecError(f"the keys {other} and {match[1]} have the same value: give each its own")
-            return _as_environment_value(value) if file.quoting == "environment" else value
+            return _QUOTED.get(file.quoting, str)(value)
 
         return _PLACE.sub(put, file.content)
 
@@ -59,3 +62,10 @@ def _as_environment_value(value: str) -> str:
     """Quoted for systemd's EnvironmentFile=, where backslash, double quote, dollar and backtick are special."""
     escaped = re.sub(r'([\\"$`])', r"\\\1", value)
     return f'"{escaped}"'
+
+
+_QUOTED: dict[str, Callable[[str], str]] = {
+    "environment": _as_environment_value,
+    "string": lambda value: json.dumps(value, ensure_ascii=False),
+    "url": lambda value: quote(value, safe=""),
+}

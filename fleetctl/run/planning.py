@@ -87,7 +87,7 @@ def measured_weights(observed: Observed, releases: tuple[Release, ...]) -> dict[
     """Model → bytes of its weights folder, the largest found on any box."""
     found: dict[str, int] = {}
     for release in releases:
-        for engine in release.engines:
+        for engine in release.all_engines:
             for rank in engine.ranks:
                 seen = observed[rank.box].paths.get(engine.weights)
                 if seen is not None and seen.size:
@@ -123,12 +123,14 @@ def plan_cutover(
     difference = compare(source, target, observed, generation)
     if operation in IN_PLACE:
         why = why_not_one_at_a_time(source, target, observed, difference) if difference.start else None
+        why = "the pool changes as a whole" if why is None and difference.pool.any() else why
         playbook, beside = books("rolling" if why is None else "cutover"), False
         why = None if why is None else f"not one at a time: {why}"
     else:
         playbook, why = _book_of_move(books, "cutover", source, target, observed, difference)
         beside = why is None
     here = [engine for engine in difference.start if _programs_there(engine, observed)]
+    here += [one for one in _lodging(difference) if one.runtime != "encoder" and _programs_there(one, observed)]
     unasked = refuse_unknown_flags(fleet, subject.boxes, target.layout, here)
     forecasts = size_up(fleet, subject.boxes, target, difference.start)
     refuse_what_cannot_start(forecasts)
@@ -149,6 +151,11 @@ def plan_cutover(
         beside=beside,
         sizings=sizings(forecasts),
     )
+
+
+def _lodging(difference: Difference) -> list[Engine]:
+    """Engines of the pool that are new on a box, or new builds. Encoders are of the same fleetctl as this."""
+    return [engine for box in difference.boxes.values() for engine, _ in box.lodging.values()]
 
 
 def _programs_there(engine: Engine, observed: Observed) -> bool:

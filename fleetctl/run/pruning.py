@@ -26,7 +26,7 @@ def kept_on(subject: Subject, seen: Look) -> Kept:
     layouts = [(f"layout {name}", render_layout(subject.fleet, name)) for name in subject.fleet.layouts]
     needed: dict[str, list[dict[str, Any]]] = {box: [] for box in subject.boxes}
     for why, release in [*layouts, *_generations(subject, seen)]:
-        for engine in release.engines:
+        for engine in release.all_engines:
             place = place_of(engine)
             for rank in engine.ranks:
                 if place is not None and rank.box in needed:

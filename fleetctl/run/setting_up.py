@@ -98,6 +98,7 @@ def wishes(
             proxy=name in (fleet.proxy.boxes or (fleet.proxy.box,)),
             floating=fleet.proxy.floating is not None and name in (fleet.proxy.boxes or ()),
             firewall=fleet.firewall is not None,
+            nats=fleet.pool is not None and name in fleet.pool.nats.boxes,
             guard=fleet.guard is not None,
             venvs={
                 launch.venv: (runtime.packages[0], runtime.program[0])

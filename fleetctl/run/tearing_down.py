@@ -40,6 +40,7 @@ class Part:
         lines += [f"apt-get purge {' '.join(self.packages)}"] if self.packages else []
         lines += [f"{path}: as it was before" for path in self.files]
         lines += [f"rm -r {self.part['path']}"] if self.part["kind"] == "venv" else []
+        lines += [f"{self.part['engine']} image rm {self.part['image']}"] if self.part["kind"] == "image" else []
         return lines
 
 
@@ -68,7 +69,8 @@ def serving(subject: Subject, seen: Look, boxes: Collection[str]) -> list[str]:
     live = seen.observed[lead_of(seen.observed, subject.fleet.proxy.lead)].release
     if live is None or live.layout is None:
         return []
-    return [box for box in boxes if live.ranks_on(box) or (live.proxy and box in live.proxy.boxes)]
+    pool = {service.box for service in live.pool.services} if live.pool else set()
+    return [box for box in boxes if live.ranks_on(box) or box in pool or (live.proxy and box in live.proxy.boxes)]
 
 
 def refuse_serving(subject: Subject, seen: Look, boxes: Collection[str]) -> None:

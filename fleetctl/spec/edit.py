@@ -75,7 +75,7 @@ def with_concurrency(
     before = parse_fleet(text, source)
     placement = before.layouts[layout][model]
     own = [box for box in boxes if placement.boxes[box].concurrency is not None]
-    kind = "copies" if placement.copies is not None else "split"
+    kind = placement.kind
     places = [[layout, model, kind, box] for box in own]
     if set(placement.boxes) - set(own) or not own:
         places.append([layout, model])

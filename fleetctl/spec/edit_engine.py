@@ -117,7 +117,7 @@ def _with_batched(
 ) -> tuple[str, Fleet]:
     placement, part = fleet.layouts[layout][model], fleet.models[model]
     own = [box for box in boxes if _flag_at(placement.boxes[box].arguments) is not None]
-    kind = "copies" if placement.copies is not None else "split"
+    kind = placement.kind
     for box in own:
         seat = placement.boxes[box]
         text = _flag_set(text, ("layouts", layout, model, kind, box), seat.arguments, tokens)

@@ -74,6 +74,9 @@ class _Walk:
             self._text(rules, value, path)
         elif want in (int, float):
             self._number(want, rules, value, path)
+        elif want is bool and not isinstance(value, bool):
+            quoted = isinstance(value, str) and value.lower() in ("true", "false", "yes", "no", "on", "off")
+            self.say(path, f"{self._is(value, path)} and must be true or false{', without quotes' if quoted else ''}")
 
     def _validated(self, want: Any, rule: BeforeValidator, rules: list[Any], value: Any, path: Path) -> None:
         try:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from fleetctl.spec.fleet_gates import Gates
 from fleetctl.spec.fleet_guard import Guard
 from fleetctl.spec.fleet_model import Build, Model, Start
+from fleetctl.spec.fleet_pool import Pool
 from fleetctl.spec.fleet_proxy import Proxy
 from fleetctl.spec.part import Count, Name, Part, Port, Rule, Share
 from fleetctl.spec.secret import SecretRef
@@ -90,7 +91,10 @@ Boxes = Annotated[
 
 
 class Placement(Part):
-    """Where a model runs in a layout: ``copies``, one engine on each box, or ``split``, one over all."""
+    """Where a model runs in a layout: ``copies``, one engine on each box, ``split``, one over all, or ``pool``.
+
+    Models of a pool share the memory of its boxes: workers there load an engine when requests wait for it.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -102,12 +106,22 @@ class Placement(Part):
                     "required": ["split"],
                     "properties": {"split": {"type": ["array", "object"], "minItems": 2, "minProperties": 2}},
                 },
+                {"required": ["pool"], "properties": {"pool": {"not": {"type": "null"}}}},
             ]
         },
     )
 
     copies: Boxes | None = Field(default=None, description="boxes that each run a full copy")
     split: Boxes | None = Field(default=None, description="boxes that run one engine together; the first is the head")
+    pool: Boxes | None = Field(
+        default=None, description="boxes that can each load an engine for it, which takes requests from a common queue"
+    )
+    pin: bool = Field(default=False, strict=True, description="of a pool: always loaded, and never evicted")
+    memory: Size | None = Field(
+        default=None,
+        description="of a pool: memory of a box that its engine takes once loaded; default, of encoders' servers only: "
+        "the weights and 1GiB",
+    )
     parallel: Literal["tensor", "pipeline"] = Field(default="tensor", description="how a split engine is divided")
     concurrency: Count = Field(
         default=12, description="requests one engine takes at once; the others wait in the proxy"
@@ -119,8 +133,8 @@ class Placement(Part):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Placement:
-        if (self.copies is None) == (self.split is None):
-            raise ValueError("a placement has either copies: or split:")
+        if sum(boxes is not None for boxes in (self.copies, self.split, self.pool)) != 1:
+            raise ValueError("a placement has exactly one of copies:, split: and pool:")
         if self.split is not None and len(self.split) < 2:
             raise ValueError("a split needs at least two boxes; one box runs a copy")
         return self
@@ -128,7 +142,12 @@ class Placement(Part):
     @property
     def boxes(self) -> dict[str, PerBox]:
         """The boxes of the placement in the order of the file."""
-        return self.copies if self.copies is not None else (self.split or {})
+        return next((boxes for boxes in (self.copies, self.split, self.pool) if boxes is not None), {})
+
+    @property
+    def kind(self) -> Literal["copies", "split", "pool"]:
+        """The key that names its boxes."""
+        return "copies" if self.copies is not None else "split" if self.split is not None else "pool"
 
 
 UnitName = Annotated[
@@ -175,6 +194,9 @@ class Fleet(Part):
     )
     layouts: dict[Name, dict[Name, Placement]] = Field(min_length=1, description="layout → model → placement")
     proxy: Proxy = Field(description="the one address that clients use")
+    pool: Pool | None = Field(
+        default=None, description="queue and gateways of placements that are pool:; needed where a layout has one"
+    )
     firewall: Firewall | None = Field(
         default=None, description="engines' ports closed to all but the fleet (nftables); default: no firewall"
     )
@@ -189,6 +211,16 @@ class Fleet(Part):
         """What the engines of a model are started from; a build by its name is looked up."""
         launch = self.models[model].launch
         return self.builds[launch.build] if isinstance(launch, Build) else launch
+
+    def pool_models(self, layout: str) -> list[str]:
+        """Models of a layout that are in its pool, in the order of the file."""
+        return [name for name, placement in self.layouts[layout].items() if placement.pool is not None]
+
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        """Boxes that run a gateway in a layout with a pool."""
+        named = self.pool.gateways if self.pool is not None else None
+        return named if named is not None else self.proxy.on
 
     @property
     def proxy_address(self) -> str:

@@ -11,7 +11,7 @@ from fleetctl.spec.part import Count, Name, Part, Rule
 from fleetctl.spec.secret import SecretRef
 from fleetctl.spec.units import Duration, Size
 
-RuntimeName = Literal["vllm", "sglang", "llama.cpp", "text-embeddings-inference", "infinity"]
+RuntimeName = Literal["vllm", "sglang", "llama.cpp", "text-embeddings-inference", "infinity", "encoder"]
 Task = Literal["generate", "embed", "rerank"]
 
 

@@ -17,7 +17,7 @@ from fleetctl.spec.checks import CHECKS
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.part import Name, Rule
 from fleetctl.spec.secret import Secret
-from fleetctl.spec.units import parse_duration
+from fleetctl.spec.units import parse_duration, parse_size
 from fleetctl.spec.wants import SECRET_FORMS, described, peeled
 
 _INTRODUCTION = """\
@@ -39,7 +39,7 @@ same as JSON Schema for editors, and [templates/example.yaml](../templates/examp
 """
 
 _HEADINGS = {"": "## The file", "a secret": "## A secret"}
-_ENTRIES = {"boxes": "BOX", "models": "MODEL", "layouts": "LAYOUT", "LAYOUT": "MODEL", "copies": "BOX"}
+_ENTRIES = {"boxes": "BOX", "models": "MODEL", "layouts": "LAYOUT", "LAYOUT": "MODEL", "copies": "BOX", "pool": "BOX"}
 
 
 def reference() -> str:
@@ -114,6 +114,10 @@ def _default(field: FieldInfo) -> str:
     if any(getattr(rule, "func", None) is parse_duration for rule in field.metadata):
         unit, seconds = next(((unit, length) for unit, length in (("h", 3600), ("m", 60)) if value >= length), ("s", 1))
         value = f"{value / seconds:g}{unit}"
+    elif any(getattr(rule, "func", None) is parse_size for rule in field.metadata):
+        value = f"{value / 2**30:g}GiB" if value >= 2**30 else f"{value / 2**20:g}MiB"
+    elif isinstance(value, bool):
+        value = str(value).lower()
     return f"`{value}`"
 
 

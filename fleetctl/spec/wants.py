@@ -61,7 +61,7 @@ def described(want: Any) -> str:
         return f"a list of {described(get_args(want)[0])}"
     if get_origin(want) is Literal:
         return listed((str(choice) for choice in get_args(want)), "or")
-    names = {str: "text", int: "a whole number", float: "a number"}
+    names = {bool: "true or false", str: "text", int: "a whole number", float: "a number"}
     return f"{names.get(want, 'a value')}{in_range(rules)}"
 
 

@@ -40,8 +40,7 @@ class Context:
 
     def engine(self, step: PlannedStep) -> Engine:
         """The engine of the target release that the step is about."""
-        wanted = step.params["engine"]
-        return next(engine for engine in self.plan.release.engines if engine.id == wanted)
+        return self.plan.release.any_engine(step.params["engine"])
 
     @property
     def proxy(self) -> ProxyConfig:

@@ -90,6 +90,7 @@ class SettleProxy(Step):
             box.call("proxy_await", path=proxy.admin_socket, description=step.params["description"], limit=15)
         # Every server, not only those of this layout: a proxy that was restarted meanwhile has others up.
         up = {f"{engine.backend}/{engine.server}" for engine in context.plan.release.engines}
+        up |= {f"{backend}/{server.name}" for backend, server in context.plan.release.gateways()}
         known = [f"{backend.name}/{server.name}" for backend in proxy.backends for server in backend.servers]
         states = {name: "ready" if name in up else "maint" for name in known}
         box.call("proxy_set", path=proxy.admin_socket, states=states, limit=15)
@@ -133,6 +134,8 @@ class MakeCurrent(Step):
         plan = context.plan
         needed = [n for n in (plan.from_generation, plan.generation, plan.previous) if n is not None]
         box.call("generations_prune", keep=GENERATIONS_KEPT, protect=needed)
+        if context.plan.release.programs or context.plan.source.programs:
+            box.call("programs_prune")
         recorded = box.call("superseded_read")
         box.call("superseded_forget", units=[unit for unit in recorded if unit not in kept])
         return {"before": told["before"]}

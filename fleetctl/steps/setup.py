@@ -43,7 +43,8 @@ class SetUp(Step):
         return bool(context.box(step).call("setup_so", parts=[step.params["part"]])[0])
 
     def do(self, context: Context, step: PlannedStep) -> Record:
-        told = context.box(step).call("setup_do", part=_whole(context, step), on_event=context.progress(step))
+        way = "setup_fetch" if step.params["part"]["kind"] == "image" else "setup_do"
+        told = context.box(step).call(way, part=_whole(context, step), on_event=context.progress(step))
         return dict(told)
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:

@@ -60,7 +60,8 @@ class Watcher:
             at = time.time()
             told = self._ask()
             generation, release = self._live(told)
-            copies = tuple(self._copy(engine, release, told) for engine in release.engines) if release else ()
+            engines = [*release.engines, *_loaded(release, told)] if release else []
+            copies = tuple(self._copy(engine, release, told) for engine in engines) if release else ()
             return Sample(
                 at=at,
                 fleet=self._fleet.fleet,
@@ -155,7 +156,20 @@ class Watcher:
         return BoxSample(memory.total, memory.available, memory.swap_used, memory.pressure, told[name].drained)
 
 
+def _loaded(release: Release, told: Mapping[str, Told]) -> list[Engine]:
+    """Engines of the pool that are loaded: nobody misses the others."""
+    found = []
+    for engine in (one.engine for one in (release.pool.lodgers if release.pool else ())):
+        units = told[engine.head.box].units if engine.head.box in told else {}
+        unit = units.get(engine.head.unit)
+        if unit is not None and unit.active == "active":
+            found.append(engine)
+    return found
+
+
 def _server(engine: Engine, release: Release, told: Mapping[str, Told]) -> str:
+    if engine not in release.engines:
+        return "UP"  # a worker brings requests to it, as long as it is loaded
     name = f"{engine.backend}/{engine.server}"
     boxes = release.proxy.boxes if release.proxy else ()
     words = []

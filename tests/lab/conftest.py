@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from moving import BOXES, CONTROL, Moving
-from places import BASE, BOXES_ARE, DIRTY, NEW, USED, worker
+from places import BASE, BOXES_ARE, DIRTY, FILE, NEW, USED, worker
 
 from fleetctl.lab.engines import bring_up
 from fleetctl.lab.lab import Lab
@@ -16,13 +16,41 @@ from fleetctl.lab.lab import Lab
 ROOT = Path(f"/var/lib/fleetctl-test-lab{worker()}")
 
 
+FIRST = (
+    "docs",
+    "moves",
+    "podman",
+    "setup",
+    "rolling",
+    "weights",
+    "loras",
+    "units",
+    "superseded",
+    "hold",
+    "pool",
+    "bridge",
+    "failures",
+    "boxes",
+    "remote",
+    "demo",
+)
+"""Files whose tests run however little time there is, those that take longest first."""
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here needs boxes, and boxes need root."""
+    """Every test here needs boxes, and boxes need root. What may be left out where time is short comes last."""
     needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root")
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.lab)
-            item.add_marker(needs_root)
+    turns = {f"test_lab_{name}.py": turn for turn, name in enumerate(FIRST)}
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    for item in here:
+        item.add_marker(pytest.mark.lab)
+        item.add_marker(needs_root)
+        if item.path.name not in turns:
+            item.add_marker(pytest.mark.long)
+    last = len(turns) + 1
+    mine = set(here)
+    items.sort(key=lambda item: turns.get(item.path.name, last) if item in mine else last - 1)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,14 +84,15 @@ def moving_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture
 def moving(moving_lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Moving]:
-    """The fleet as the test before left it, or fresh after one that failed or left more than layouts.
+    """The fleet as the test before left it, or fresh in a new file and after one that failed.
 
     Engines behave, and load in half a second.
     """
-    stash = request.session.stash
-    if stash[BOXES_ARE] == DIRTY:
+    stash, file = request.session.stash, request.path
+    if stash[BOXES_ARE] == DIRTY or (stash[BOXES_ARE] == USED and stash.get(FILE, None) != file):
         moving_lab.reset()
         stash[BOXES_ARE] = NEW
+    stash[FILE] = file
     for box in BOXES:
         moving_lab.exec(box, ["rm", "-f", CONTROL])
     text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from operators import OTHER, UNFINISHED, Operators, answers, state_of
-from places import BOXES_ARE, DIRTY, USED
+from places import BOXES_ARE, NEW, USED
 
 from fleetctl.lab.lab import Lab
 
@@ -66,7 +66,7 @@ class Subject:
 def subject(
     moving_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Subject]:
-    if request.session.stash[BOXES_ARE] == DIRTY:
+    if request.session.stash[BOXES_ARE] != NEW:
         moving_lab.reset()
     request.session.stash[BOXES_ARE] = USED
     text = moving_lab.fleet_file.read_text().replace('STANDIN_LOAD_SECONDS: "5"', 'STANDIN_LOAD_SECONDS: "0.5"')

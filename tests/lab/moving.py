@@ -284,7 +284,11 @@ class Moving:
     def servers(self) -> dict[str, str]:
         """BACKEND/SERVER → status, as the running proxy says."""
         rows = [line.split(",") for line in self.tell_proxy("show stat").splitlines() if line.count(",") > 20]
-        return {f"{r[0]}/{r[1]}": r[17].split()[0] for r in rows if r[1].startswith(("split-", "replicas-", "pairs-"))}
+        return {
+            f"{r[0]}/{r[1]}": r[17].split()[0]
+            for r in rows
+            if r[1].startswith(("split-", "replicas-", "pairs-", "pool-"))
+        }
 
     def picture(self) -> dict[str, str]:
         """All that a failed move must leave as it was."""

@@ -14,6 +14,8 @@ BASE = Path(os.environ.get("FLEETCTL_LAB_BASE") or "/var/cache/fleetctl-lab/base
 NEW, USED, DIRTY = "new", "used", "dirty"
 BOXES_ARE = pytest.StashKey[str]()
 """What the boxes of this test process are like: fresh, with a fleet on them, or not to be built on."""
+FILE = pytest.StashKey[Path]()
+"""The file whose tests had them last."""
 
 
 def worker() -> int:

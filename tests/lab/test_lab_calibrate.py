@@ -37,7 +37,8 @@ def test_a_copy_is_measured_by_a_start_while_the_other_serves(moving: Moving) ->
     assert moving.pid("box1", COPY) == before["box1"] and moving.pid("box2", COPY) != before["box2"]
     end = next(event for event in ran.events if event["type"] == "move" and event["state"] == "done")
     seen = end["trials"]["replicas/standin@box2"]
-    assert (end["gap"], seen["least"] <= seen["before"]) == (0.0, True)
+    # Boxes here see the memory of the whole machine, of which others may give some back meanwhile.
+    assert (end["gap"], seen["least"] <= seen["before"] + 2 * GIB) == (0.0, True)
     assert no_trial(moving, "box2") and moving.same_as(files)
     found = moving.status()
     assert (found["exit"], found["problems"]) == (0, []), found

@@ -32,6 +32,18 @@ ELSEWHERE = {
     "fleetctl eval tools --suite tool-eval-bench": "test_lab_suites.py, in an environment of its own",
     "fleetctl eval tools --suite inspect:inspect_evals/gsm8k --within 1h": "test_lab_suites.py, another task",
     "fleetctl eval tools --suite inspect:my_task.py@name": "test_lab_suites.py",
+    "fleetctl pool status": "../unit/test_pool_command.py, for these boxes have no pool",
+    "fleetctl pool pin minilm": "../unit/test_pool_command.py",
+    "fleetctl pool load qwen3-tiny --box spark1": "../unit/test_pool_command.py",
+    "fleetctl pool evict bge-m3": "../unit/test_pool_command.py",
+    "fleetctl pool unpin minilm": "../unit/test_pool_command.py",
+    "fleetctl batch run tasks.jsonl": "../unit/pool/test_batch_command.py, for these boxes have no pool",
+    "fleetctl batch run tasks.jsonl --no-wait --out answers.jsonl": "../unit/pool/test_batch_command.py",
+    "fleetctl batch list": "../unit/pool/test_batch_command.py",
+    "fleetctl batch status b-0123456789abcdef": "../unit/pool/test_batch_command.py",
+    "fleetctl batch fetch b-0123456789abcdef": "../unit/pool/test_batch_command.py",
+    "fleetctl batch cancel b-0123456789abcdef": "../unit/pool/test_batch_command.py",
+    "fleetctl batch remove b-0123456789abcdef --yes": "../unit/pool/test_batch_command.py",
     "fleetctl lora push ./contracts --via loras@spark1 --user loras": "test_lab_loras_role.py, with that user",
 }
 """Commands on the reader's own lab, which the tests must leave alone, and on other boxes: which test runs the same."""

@@ -44,12 +44,21 @@ def why_not() -> str | None:
     return None
 
 
+FIRST = ("test_real_path.py", "test_real_loras.py")
+"""Files whose tests run however little time there is."""
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They need a machine that real vLLM runs on. What may be left out where time is short comes last."""
     here = Path(__file__).parent
     reason = why_not()
+    items.sort(key=lambda item: here in item.path.parents and item.path.name not in FIRST)
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.real)
+            if item.path.name not in FIRST:
+                item.add_marker(pytest.mark.long)
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -21,6 +21,7 @@ from fleetctl.importing.kind import Kind
 from fleetctl.importing.kinds import detect, read
 from fleetctl.importing.words import commands, shell_words
 from fleetctl.importing.written import document, sections, superseded
+from fleetctl.render.layout import render_layout
 from fleetctl.resources import root_text
 from fleetctl.spec.entries import with_entries
 from fleetctl.spec.fleet import Fleet
@@ -33,7 +34,9 @@ KINDS = {
     "compose.yaml": Kind.COMPOSE, "docker-run.sh": Kind.COMMAND, "haproxy.cfg": Kind.HAPROXY,
     "nginx-upstream.conf": Kind.NGINX, "nginx.conf": Kind.NGINX, "python-module.sh": Kind.COMMAND,
     "spark-vllm-docker.yaml": Kind.SPARK_VLLM_DOCKER, "sparkrun-defaults.yaml": Kind.SPARKRUN,
-    "sparkrun.yaml": Kind.SPARKRUN, "vllm-qwen.service": Kind.SYSTEMD,
+    "sparkrun.yaml": Kind.SPARKRUN, "vllm-qwen.service": Kind.SYSTEMD, "llama-server.sh": Kind.COMMAND,
+    "llama-embed.service": Kind.SYSTEMD, "encoders.yaml": Kind.COMPOSE, "podman-tei.sh": Kind.COMMAND,
+    "infinity.sh": Kind.COMMAND, "sparkrun-llama.yaml": Kind.SPARKRUN,
 }  # fmt: skip
 OFFICE_TEXT = yaml.safe_dump(OFFICE, sort_keys=False)
 EXAMPLE = root_text("templates", "example.yaml")
@@ -86,6 +89,17 @@ def test_what_comes_out_is_a_fleet_when_it_is_merged_and_nothing_else_changes(fi
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_engines_that_come_out_can_be_started_in_the_words_of_their_kind(file: Path) -> None:
+    made = made_of(file, parse_fleet(OFFICE_TEXT, "fleet.yaml"))
+    fleet = parse_fleet(merged(OFFICE_TEXT, made), "fleet.yaml")
+    if made.placings:
+        engines = {engine.model: engine for engine in render_layout(fleet, made.layout).engines}
+        assert {name: engine.runtime for name, engine in engines.items() if name in made.models} == {
+            name: model.runtime for name, model in made.models.items()
+        }
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_what_is_printed_is_yaml_with_the_same_entries(file: Path) -> None:
     made = made_of(file, model="qwen")
     told = yaml.safe_load(document(made, file.name))
@@ -93,7 +107,7 @@ def test_what_is_printed_is_yaml_with_the_same_entries(file: Path) -> None:
 
 
 def test_importing_into_a_written_fleet_keeps_its_comments_and_form() -> None:
-    (unit,) = (file for file in FILES if file.suffix == ".service")
+    (unit,) = (file for file in FILES if file.name == "vllm-qwen.service")
     after = merged(EXAMPLE, made_of(unit, parse_fleet(EXAMPLE, "fleet.yaml")))
     assert "    load_limit: 15m\n  qwen-2:\n    # from vllm-qwen.service:15\n" in after
     assert "      concurrency: 12\n  imported:\n    qwen-2:\n" in after
@@ -388,7 +402,7 @@ def test_names_that_do_not_fit_the_fleet_are_refused(options: dict[str, object],
         ("services:\n  web: {image: nginx}\n", None, "the service web starts no engine"),
         ("services: {a: 5}\n", None, "the service a is no mapping"),
         ("model: m\nruntime: trtllm\ncontainer: c\n", None, "x:2: runtime: trtllm: only those"),
-        ("model: m\nruntime: vllm\ncontainer: c\ncommand: llama-server -m x\n", None, "starts neither vLLM nor SGLang"),
+        ("model: m\nruntime: vllm\ncontainer: c\ncommand: ollama serve\n", None, "starts no engine that is read"),
         ("[Service]\nExecStart=/usr/local/bin/start.sh\n", None, "x:2: ExecStart= starts no engine"),
         ("upstream a {\n  server 10.0.0.1:8000;\n", None, "never closed"),
         ("upstream a { server unix:/run/x; }\n", None, "has nothing for fleet.yaml"),

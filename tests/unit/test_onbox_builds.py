@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import fleetctl.onbox
-from fleetctl.onbox.builds import image_pull, venv_build
-from fleetctl.onbox.main import OPS, Call, CancelledError
+from fleetctl.onbox import imagepull
+from fleetctl.onbox.builds import venv_build
+from fleetctl.onbox.imagepull import image_pull
+from fleetctl.onbox.main import OPS, Call, CancelledError, OpError
 from fleetctl.run.execute import WAITS
 
 
@@ -58,10 +60,18 @@ def test_the_build_for_the_cpu_counts_as_vllm(tmp_path: Path) -> None:
     assert told["version"] == "0.32.0"
 
 
-def test_a_pull_that_is_cancelled_ends_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_pull_that_is_cancelled_ends_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imagepull, "STAGED", str(tmp_path / "staged"))
+    (tmp_path / "staged").mkdir()
+    (tmp_path / "staged/fleetctl-pull-999999999-x").mkdir()  # of a program that has ended
+    (tmp_path / "staged/fleetctl-pull-1-x").mkdir()  # of one that runs
+    (tmp_path / "staged/storage5").mkdir()  # somebody else's
     mark = tmp_path / "began"
     engine = tmp_path / "podman"
-    engine.write_text(f'#!/bin/sh\n[ "$*" = "pull --quiet example/engine:1" ] && sleep 600 > {mark} || echo "$@" >&2\n')
+    words = f'[ "$*" = "pull --quiet example/engine:1" ] && sleep 600 > {mark} || echo "$@" >&2'
+    engine.write_text(f'#!/bin/sh\ntouch "$TMPDIR/half"; {words}\n')
     engine.chmod(0o755)
     pull = Call(1, lambda message: None)
 
@@ -73,9 +83,16 @@ def test_a_pull_that_is_cancelled_ends_with_all_that_it_started(tmp_path: Path) 
     threading.Thread(target=cancel, daemon=True).start()
     with pytest.raises(CancelledError):
         image_pull(pull, str(engine), "example/engine:1", 600)
+    assert {path.name for path in (tmp_path / "staged").iterdir()} == {"fleetctl-pull-1-x", "storage5"}
 
 
 def test_what_a_move_cuts_short_are_ops_by_their_names() -> None:
     for module in pkgutil.iter_modules(fleetctl.onbox.__path__):
         importlib.import_module(f"fleetctl.onbox.{module.name}")
     assert set(WAITS) <= set(OPS)
+
+
+def test_a_pull_that_finds_no_place_to_fetch_to_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagepull, "STAGED", str(tmp_path / "gone"))
+    with pytest.raises(OpError, match=r"nothing can be fetched to .*/gone: No such file or directory"):
+        image_pull(Call(1, lambda message: None), "podman", "example/engine:1", 600)

@@ -22,11 +22,14 @@ from fleetctl.spec.fleet import Fleet
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLE = Path(__file__).parents[2] / "templates" / "example.yaml"
-FLEETS = {"example": EXAMPLE, "pool": GOLDEN / "pool.yaml", "floating": GOLDEN / "floating.yaml"}
+FLEETS = {"example": EXAMPLE} | {name: GOLDEN / f"{name}.yaml" for name in ("pool", "floating", "queue", "cluster")}
 # Scripts, the Lua action and the error pages are in the repository already; secrets are references.
 KEPT = (".service", ".cfg", ".conf", ".env", ".nft", "keys", "bridge-key", "settings.json")
-# Follow from everything else in the file, and from the text of rank.py or of the templates.
-DIGEST = re.compile("(?:@[0-9a-f]{12}|(?<=description fleetctl )[0-9a-f]{16})$", re.MULTILINE)
+KEPT += ("worker.json", "gateway.json", "batch.json")
+# Follow from everything else in the file, from the text of rank.py or of the templates, and from a pool's programs.
+DIGEST = re.compile(
+    "(?:@[0-9a-f]{12}|(?<=description fleetctl )[0-9a-f]{16})$|(?<=fleetctl/programs/)[0-9a-f]{16}", re.MULTILINE
+)
 
 
 def load(fleet: str) -> Fleet:
@@ -96,6 +99,8 @@ PROGRAMS = (
     "/usr/sbin/haproxy",
     "/usr/sbin/keepalived",
     "/usr/sbin/nft",
+    "/usr/sbin/nats-server",
+    "/opt/encoders/bin/python3",
 )
 
 

@@ -384,6 +384,7 @@ AT_HOME = "--mount type=bind,source=/root/.cache/huggingface,target=/root/.cache
     ("weights", "environment", "options", "words"),
     [
         (SNAPSHOT, {}, [], "source=/srv/hub/models--org--qwen,target=/srv/hub/models--org--qwen,readonly"),
+        ("/srv/q-00001-of-00003.gguf", {}, [], "source=/srv,target=/srv,readonly"),
         ("org/qwen", {}, [], f"{AT_HOME} "),
         ("org/qwen", {"HF_HUB_OFFLINE": "1"}, [], f"{AT_HOME},readonly "),
         ("org/qwen", {"HF_HOME": "/srv/hf"}, [], "--mount type=bind,source=/srv/hf,target=/srv/hf "),

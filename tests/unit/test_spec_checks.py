@@ -121,7 +121,7 @@ BROKEN = [
     (QWEN_SPLIT, "qewn: {split: [spark1, spark2]", "layouts.split.qewn", "did you mean qwen?"),
     (QWEN_SPLIT, "qwen: {split: [spark1, spark3]", "layouts.split.qwen.split[1]", "did you mean spark1 or spark2?"),
     (QWEN_COPIES, "qwen: {copies: {sprak1: , spark2: }", "layouts.replicas.qwen.copies.sprak1", "did you mean spark1?"),
-    (*after(QWEN_SPLIT, ", copies: [spark1]"), "layouts.split.qwen", "either copies: or split:"),
+    (*after(QWEN_SPLIT, ", copies: [spark1]"), "layouts.split.qwen", "exactly one of copies:, split: and pool:"),
     (QWEN_SPLIT, "qwen: {split: {spark1: {concurrency: 3}, spark2: }", "layouts.split.qwen.split.spark1.concurrency",
      "the same on every box"),
     (QWEN_SPLIT, "qwen: {split: {spark1: {arguments: [-q]}, spark2: }", "layouts.split.qwen.split.spark1.arguments",

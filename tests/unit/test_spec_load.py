@@ -149,7 +149,7 @@ STRUCTURE = [
     ("copies: [spark1, spark2]", "copies: [spark1, spark1]", "layouts.replicas.qwen.copies", "twice: spark1"),
     ("copies: [spark1, spark2]", "copies: {spark1: 8}", "layouts.replicas.qwen.copies.spark1", "is a number; "),
     ("copies: [spark1, spark2]", "copis: [spark1]", "layouts.replicas.qwen.copis", "did you mean copies?"),
-    ("copies: [spark1, spark2]", "concurrency: 3", "layouts.replicas.qwen", "either copies: or split:"),
+    ("copies: [spark1, spark2]", "concurrency: 3", "layouts.replicas.qwen", "exactly one of copies:, split: and pool:"),
     ("copies: [spark1, spark2]", "split: [spark1]", "layouts.replicas.qwen", "at least two boxes"),
     ("proxy: {box: spark1}", "proxy:", "proxy", "this is empty; write {box: …}"),
     ("proxy: {box: spark1}", "proxy: {box: spark1, api_keys: {A: {env: K}}}", "proxy.api_keys.A", "did you mean a?"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fleetctl.spec.checks import boxes, bridge, firewall, gates, guard, layouts, models, proxy
+from fleetctl.spec.checks import boxes, bridge, firewall, gates, guard, layouts, models, pool, proxy
 from fleetctl.spec.checks.view import View
 from fleetctl.spec.problems import Problem
 from fleetctl.spec.tree import Tree
@@ -24,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     *firewall.CHECKS,
     *gates.CHECKS,
     *guard.CHECKS,
+    *pool.CHECKS,
 )
 
 

@@ -57,6 +57,12 @@ _HERE: dict[str, dict[str, str]] = {
     },
     "text-embeddings-inference": {**_ENCODER, "--hostname": "address: of the box"},
     "infinity": _ENCODER,
+    "encoder": {
+        **_PLACE,
+        "--model": "weights: of the model",
+        "--served-model-name": "served_as: of the model",
+        "--uds": "port: of the placement (fleetctl gives every engine its own)",
+    },
 }
 """Kind of engine → flag → the key of fleet.yaml that says it."""
 _SPLIT = {

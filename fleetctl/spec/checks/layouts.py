@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fleetctl.spec.checks.flags import value_after
 from fleetctl.spec.checks.view import Placed, View
+from fleetctl.spec.fleet import Placement
 from fleetctl.spec.problems import Path, Problem, did_you_mean, nearest, shown
 from fleetctl.spec.units import gib
 
@@ -15,6 +16,8 @@ _FIRST_PORT = 8000  # what an engine gets without port:, plus its place in the l
 _MASTER_PORT = 29500  # what a split gets without master_port:; the next one is where its ranks meet
 _CONCURRENCY = 12
 _BEFORE = "before"
+_KINDS = ["copies", "split", "pool"]
+_OF_PLACEMENTS = Placement.model_fields
 
 
 def names(view: View) -> Iterator[Problem]:
@@ -41,15 +44,15 @@ def references(view: View) -> Iterator[Problem]:
 
 
 def kinds(view: View) -> Iterator[Problem]:
-    """A placement has either ``copies`` or ``split``; a split has at least two boxes."""
+    """A placement has one of ``copies``, ``split`` and ``pool``; a split has at least two boxes."""
     for entry in view.placements():
-        copies, split = entry.values.get("copies"), entry.values.get("split")
-        if copies is not None and split is not None:
-            message = "a placement has either copies: or split:"
+        given, split = [kind for kind in _KINDS if entry.values.get(kind) is not None], entry.values.get("split")
+        message = "a placement has exactly one of copies:, split: and pool:"
+        if len(given) > 1:
             yield view.problem(entry.path, message)
-        elif copies is None and split is None:
-            if not any(nearest(key, ["copies", "split"]) for key in entry.values if key not in ("copies", "split")):
-                yield view.problem(entry.path, "a placement has either copies: or split:")
+        elif not given:
+            if not any(nearest(key, _KINDS) for key in entry.values if key not in _OF_PLACEMENTS):
+                yield view.problem(entry.path, message)
         elif isinstance(split, list | dict) and len(split) == 1:
             yield view.problem(entry.path, "a split needs at least two boxes; one box runs a copy")
 

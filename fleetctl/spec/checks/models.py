@@ -10,18 +10,20 @@ from fleetctl.spec.checks.view import View
 from fleetctl.spec.problems import Path, Problem, did_you_mean, holds_secret, looks_secret, shown
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_QUANTISATION = re.compile(r":[A-Za-z0-9][\w.-]*$")  # of a repository of .gguf files, as llama.cpp takes it
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def weights(view: View) -> Iterator[Problem]:
-    """Weights are an absolute path on the boxes or a hub id; only a hub id has a revision."""
+    """Weights are an absolute path on the boxes or a hub id; only a hub id has a revision, or a quantisation."""
     for model in view.mapping("models"):
         path: Path = ("models", model, "weights")
         value = view.text(*path)
         if value is None:
             continue
-        if not value.startswith("/") and not _HUB_ID.fullmatch(value):
+        named = _QUANTISATION.sub("", value) if view.text("models", model, "runtime") == "llama.cpp" else value
+        if not value.startswith("/") and not _HUB_ID.fullmatch(named):
             hint = "; a path begins with /" if value[:1] in ("~", ".") else ""
             yield view.problem(
                 path, f"{shown(value)} is neither a path on the boxes nor a hub id such as org/name{hint}"

@@ -22,7 +22,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Placed:
-    """A model in a layout. ``kind`` is copies or split; seats are in the order of the file."""
+    """A model in a layout. ``kind`` is copies, split or pool; seats are in the order of the file."""
 
     layout: str
     model: str
@@ -93,7 +93,7 @@ class View:
                 values = self.get("layouts", layout, model)
                 if isinstance(values, dict):
                     path: Path = ("layouts", layout, model)
-                    kind = "split" if values.get("split") is not None else "copies"
+                    kind = next((kind for kind in ("split", "pool") if values.get(kind) is not None), "copies")
                     yield Placed(layout, model, kind, path, values, self._seats((*path, kind)))
 
     def _seats(self, path: Path) -> list[Seat]:

@@ -1,0 +1,191 @@
+"""The machine-local queue of one model: what the box has taken, until an engine of the box begins with it.
+
+Any engine that serves the model takes from it, the least busy one first, so what was pulled for one goes to another
+without leaving the box. Requests that somebody waits for go first; lines of batch jobs take what room they leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from fleetctl.pool import wire
+from fleetctl.pool.worker.engine import Engine
+from fleetctl.pool.worker.merge import MOST_INPUTS
+from fleetctl.pool.worker.pace import MEAN_COST, Pace
+from fleetctl.pool.worker.request import Request
+
+BREATH = 0.001
+"""Seconds in which what the queue sends at once is here, generously."""
+
+
+class Line:
+    """Requests that wait for an engine, in their order, and the tokens that they are estimated to take together."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests: deque[Request] = deque()
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def add(self, request: Request) -> None:
+        """At the end."""
+        self.requests.append(request)
+        self.tokens += request.cost
+
+    def add_first(self, request: Request) -> None:
+        """Before all others."""
+        self.requests.appendleft(request)
+        self.tokens += request.cost
+
+    def take(self) -> Request:
+        """The first."""
+        request = self.requests.popleft()
+        self.tokens -= request.cost
+        return request
+
+    def remove(self, request: Request) -> bool:
+        """Wherever it is; False: it is not here."""
+        try:
+            self.requests.remove(request)
+        except ValueError:
+            return False
+        self.tokens -= request.cost
+        return True
+
+    def take_alike(self, batch_tokens: int) -> list[Request]:
+        """The first request, and those behind it that can be merged with it, up to a full batch."""
+        first = self.take()
+        assert first.merge is not None
+        group, others = [first], []
+        tokens, inputs = first.cost, len(first.merge.inputs)
+        while self.requests:
+            request = self.take()
+            merge = request.merge
+            if merge is None or request.alone or merge.key != first.merge.key:
+                others.append(request)
+                continue
+            tokens += request.cost
+            inputs += len(merge.inputs)
+            if tokens > batch_tokens or inputs > MOST_INPUTS:
+                others.append(request)
+                break
+            group.append(request)
+        for request in reversed(others):
+            self.add_first(request)
+        return group
+
+
+class Desk:
+    """Requests of one model and the engines that serve it. ``start`` is given an engine and a group for one call."""
+
+    def __init__(self, model: str, start: Callable[[Engine, list[Request]], None]) -> None:
+        self.model = model
+        self.pace = Pace()
+        self.engines: list[Engine] = []
+        self.lines: dict[wire.Lane, Line] = {"work": Line(), "batch": Line()}
+        self.more_comes: Callable[[wire.Lane], bool] = lambda lane: False
+        """Whether requests of a lane have been asked for that wait in the queue."""
+        self._start = start
+        self._soon = False
+
+    @property
+    def merges(self) -> bool:
+        """Whether requests can be merged."""
+        return any(engine.merges for engine in self.engines)
+
+    @property
+    def speaks_messagepack(self) -> bool:
+        """Whether all engines do."""
+        return all(engine.speaks_messagepack for engine in self.engines)
+
+    @property
+    def serves(self) -> bool:
+        """Whether an engine of the box takes requests."""
+        return any(engine.serves for engine in self.engines)
+
+    def put(self, request: Request) -> None:
+        """A request has come."""
+        self.lines[request.lane].add(request)
+        if request.merge is None:
+            self.feed()
+        elif not self._soon:  # what comes in the same breath goes together
+            self._soon = True
+            loop = asyncio.get_running_loop()
+            if self.more_comes(request.lane):
+                loop.call_later(BREATH, self._feed_soon)
+            else:
+                loop.call_soon(self._feed_soon)
+
+    def _feed_soon(self) -> None:
+        self._soon = False
+        self.feed()
+
+    def put_first(self, requests: Iterable[Request]) -> None:
+        """Requests that had been taken come first again."""
+        for request in reversed(list(requests)):
+            self.lines[request.lane].add_first(request)
+        self.feed()
+
+    def remove(self, request: Request) -> bool:
+        """Take a request out, whose client has gone; False: it does not wait."""
+        return self.lines[request.lane].remove(request)
+
+    def clear(self) -> list[Request]:
+        """Take all of them out."""
+        return [line.take() for line in self.lines.values() for _ in range(len(line))]
+
+    def feed(self) -> None:
+        """Begin whatever can begin."""
+        if not (self.lines["work"] or self.lines["batch"]):
+            return
+        while True:
+            for engine in sorted((one for one in self.engines if one.serves), key=lambda one: one.calls):
+                group = self._next(engine)
+                if group:
+                    self._start(engine, group)
+                    break
+            else:
+                return
+
+    def _next(self, engine: Engine) -> list[Request]:
+        """What an engine begins with now, as one call; nothing: it has no room, or nothing waits."""
+        if engine.alone or engine.calls >= max(1, engine.config.concurrency):
+            return []
+        for lane, line in self.lines.items():
+            if not line or (lane == "batch" and engine.calls >= engine.batch_calls):
+                continue
+            first = line.requests[0]
+            if first.alone:
+                return [line.take()] if engine.calls == 0 else []
+            if first.merge is None:
+                return [line.take()]
+            if engine.calls < engine.at_once or line.tokens >= engine.config.batch_tokens:
+                return line.take_alike(engine.config.batch_tokens)
+        return []
+
+    def wanted(self, lane: wire.Lane) -> int:
+        """Requests of a lane that could begin now and are not here."""
+        if lane == "work":
+            return sum(engine.free() for engine in self.engines) - len(self.lines["work"])
+        room = sum(min(engine.free(), max(0, engine.batch_calls - engine.calls)) for engine in self.engines)
+        return room - len(self.lines["work"]) - len(self.lines["batch"])
+
+    def ahead(self, lane: wire.Lane) -> int:
+        """Requests of a lane that should wait here so that no engine waits for the next."""
+        serving = [engine for engine in self.engines if engine.serves]
+        if lane == "batch" and all(engine.calls >= engine.batch_calls and not engine.merges for engine in serving):
+            return 0
+        return sum(self.pace.ahead(engine.config, engine.merges) for engine in serving)
+
+    def missing(self, lane: wire.Lane) -> int:
+        """How many of those are not here, by what those that wait are estimated to take."""
+        ahead, line = self.ahead(lane), self.lines[lane]
+        if not self.merges:
+            return max(0, ahead - len(line))
+        return max(0, ahead - math.ceil(line.tokens / (self.pace.mean_cost or MEAN_COST)))

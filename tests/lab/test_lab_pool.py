@@ -1,0 +1,128 @@
+"""Into a pool and back on real boxes: NATS, gateways, workers, engines that a worker starts, and what may die."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from moving import BOXES, COPY, PATIENCE, PROXY, Moving, eventually
+
+NATS, GATEWAY, WORKER = "fleetctl-nats.service", "fleetctl-gateway.service", "fleetctl-worker.service"
+ENGINE, OTHER = "fleetctl-pool-standin.service", "fleetctl-pool-other.service"
+PASSWORDS = {f"NATS_{role.upper()}": f'{role} pass"w$rd' for role in ("gateway", "worker", "operator")}
+
+
+def with_pool(document: dict[str, Any]) -> None:
+    """A pool of two models: one pinned, the other loaded when somebody asks for it."""
+    document["models"]["other"] = {**document["models"]["standin"], "served_as": ["other"]}
+    document["layouts"]["pool"] = {
+        "standin": {"pool": list(BOXES), "pin": True, "memory": "64MiB", "concurrency": 8},
+        "other": {"pool": ["box2"], "memory": "64MiB"},
+    }
+    passwords = {role: {"env": f"NATS_{role.upper()}"} for role in ("gateway", "worker", "operator")}
+    document["pool"] = {
+        "nats": {"boxes": ["box1"], "store": "256MiB", "passwords": passwords},
+        "gateways": list(BOXES),
+    }
+
+
+@pytest.fixture
+def text(moving: Moving) -> str:
+    """The lab's file with a pool."""
+    return moving.changed(with_pool)
+
+
+def ask(moving: Moving, model: str) -> httpx.Response:
+    """One completion of a model through the proxy."""
+    asked = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    return httpx.post(f"{moving.proxy}/v1/chat/completions", json=asked, timeout=PATIENCE, trust_env=False)
+
+
+def in_pool(moving: Moving, text: str) -> None:
+    """Everything of the pool runs, starts at boot or does not, and nothing is wrong."""
+    for box, units in (("box1", (NATS, GATEWAY, WORKER)), ("box2", (GATEWAY, WORKER))):
+        for unit in units:
+            assert moving.unit(box, unit) == ("active", "enabled"), unit
+        assert moving.unit(box, ENGINE) == ("active", "disabled")
+        assert moving.unit(box, COPY) == ("inactive", "")
+    up = {name for name, status in moving.servers().items() if status == "UP"}
+    assert up == {f"{model}/pool-{box}" for model in ("standin", "other") for box in BOXES}
+    seen = moving.status(text)
+    assert (seen["exit"], seen["layout"], seen["problems"]) == (0, "pool", []), seen
+
+
+def test_there_and_back_with_requests_answered_all_the_while(moving: Moving, text: str) -> None:
+    moving.be_in("replicas")
+    with moving.steady_traffic() as traffic:
+        moving.cutover("pool", text=text, env=PASSWORDS)
+    assert traffic.failed == [] and len(traffic.statuses) > 4
+    in_pool(moving, text)
+    assert moving.unit("box2", OTHER) == ("inactive", "disabled")
+    assert ask(moving, "other").status_code == 200, "its engine was loaded for this request"
+    assert moving.unit("box2", OTHER) == ("active", "disabled")
+    again = moving.run("cutover", "--to", "pool", "--yes", text=text, env=PASSWORDS)
+    assert (again.rc, again.nothing) == (0, True), again
+    with moving.steady_traffic() as back:
+        moving.rollback()
+    assert back.failed == []
+    seen = moving.status()
+    assert (seen["exit"], seen["layout"]) == (0, "replicas"), seen
+    for box in BOXES:
+        assert moving.our_units(box) == ([PROXY, COPY] if box == "box1" else [COPY])
+        assert {name.split("@")[0] for name in moving.processes(box)} == {"FLEETCTL_ENGINE=replicas/standin"}
+        assert moving.sh(box, "ls /etc/fleetctl/pool 2>/dev/null") == ""
+        assert moving.sh(box, "pgrep -f '[n]ats-server|[f]leetctl.pool' || echo none").strip() == "none"
+
+
+def test_passwords_are_where_only_root_reads_them_and_no_program_has_more_than_it_needs(
+    moving: Moving, text: str
+) -> None:
+    moving.cutover("pool", text=text, env=PASSWORDS)
+    for box in BOXES:
+        found = moving.sh(box, "grep -rlFs -e 'worker pass' /etc /var /run --exclude-dir=journal").split()
+        assert "/etc/fleetctl/pool/worker.password" in found
+        readable = [path for path in found if moving.sh(box, f"runuser -u fleet -- cat {path} 2>/dev/null")]
+        assert readable == [], "by a user of the box"
+        assert moving.sh(box, "ps -o user= -C nats-server").strip() != "root"
+        listening = moving.sh(box, "ss -Hltn").split("\n")
+        mine = {line.split()[3] for line in listening if line}
+        own = moving.lab.box(box).address
+        assert {f"{own}:8090", "127.0.0.1:8091", "127.0.0.1:8000"} <= mine, mine
+        assert not {f"{own}:8091", "0.0.0.0:8091", f"{own}:8000"} & mine, mine
+
+
+def test_what_dies_loses_no_request_and_is_back_also_after_a_reboot(moving: Moving, text: str) -> None:
+    moving.cutover("pool", text=text, env=PASSWORDS)
+    for box, unit in (("box2", GATEWAY), ("box2", WORKER), ("box1", NATS)):
+        with moving.steady_traffic() as traffic:
+            eventually(lambda traffic=traffic: len(traffic.statuses) > 4)  # type: ignore[misc]
+            moving.sh(box, f"systemctl kill --signal=SIGKILL {unit}")
+            count = len(traffic.statuses)
+            eventually(lambda traffic=traffic, count=count: len(traffic.statuses) > count + 20)  # type: ignore[misc]
+        assert traffic.failed == [], (unit, traffic.statuses)
+        eventually(lambda box=box, unit=unit: moving.unit(box, unit)[0] == "active")  # type: ignore[misc]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(moving.lab.reboot, BOXES))
+    eventually(lambda: ask(moving, "standin").status_code == 200)
+    eventually(lambda: moving.status(text)["exit"] == 0, lambda: moving.status(text))
+    in_pool(moving, text)
+
+
+def test_a_pinned_engine_that_does_not_load_takes_the_move_back(moving: Moving) -> None:
+    moving.be_in("replicas")
+    before = moving.picture()
+
+    def broken(document: dict[str, Any]) -> None:
+        with_pool(document)
+        document["models"]["standin"]["load_limit"] = "5s"
+        document["layouts"]["pool"]["standin"]["environment"] = {"STANDIN_LOAD_SECONDS": "600"}
+
+    ran = moving.run("cutover", "--to", "pool", "--yes", text=moving.changed(broken), env=PASSWORDS)
+    assert ran.rc == 6, ran
+    assert "is not loaded" in json.dumps(ran.events) or "failed" in ran.said
+    moving.unscathed(before, "replicas")
+    for box in BOXES:
+        assert moving.sh(box, "pgrep -f '[n]ats-server|[f]leetctl.pool' || echo none").strip() == "none"

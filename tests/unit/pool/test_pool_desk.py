@@ -1,0 +1,174 @@
+"""The machine-local queue, and how much of what is taken: by measured cost, not by count."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleetctl.pool import wire
+from fleetctl.pool.worker.desk import Desk
+from fleetctl.pool.worker.engine import Engine
+from fleetctl.pool.worker.merge import Mergeable
+from fleetctl.pool.worker.pace import AHEAD, Pace, tokens_in
+from fleetctl.pool.worker.request import Request
+
+
+class Nobody:
+    """Neither hears nor says anything."""
+
+    async def ack(self) -> None: ...
+    async def ack_surely(self) -> None: ...
+    async def back(self) -> None: ...
+    async def at_work(self) -> None: ...
+    async def send(self, frame: wire.Frame) -> None: ...
+
+
+def request(name: str, *, cost: int = 10, key: str = "", lane: wire.Lane = "work", alone: bool = False) -> Request:
+    """A request; with a key it can be merged with others of that key."""
+    envelope = wire.Envelope(name, "m", "/v1/embeddings", "answer.g.x", 0, 0)
+    merge = Mergeable(key, [name], {}) if key else None
+    return Request(envelope, b"", "m", lane, Nobody(), Nobody(), cost=cost, merge=merge, alone=alone)
+
+
+class Bench:
+    """A desk whose calls are only noted."""
+
+    def __init__(self, engines: int = 1, **more: Any) -> None:
+        self.begun: list[tuple[Engine, list[Request]]] = []
+        self.desk = Desk("m", self.start)
+        values = {"task": "generate", "concurrency": 4, "batch_tokens": 100, **more}
+        for number in range(engines):
+            config = wire.PoolEngine("m", values["task"], ("m",), f"u{number}", "unix:/none", **_rest(values))
+            engine = Engine(config, f"m{number}", self.desk.pace)
+            engine.phase = "loaded"
+            self.desk.engines.append(engine)
+
+    def start(self, engine: Engine, group: list[Request]) -> None:
+        engine.begin(group)
+        self.begun.append((engine, group))
+
+    def finish(self, tokens: int = 10) -> None:
+        """The oldest call ends."""
+        engine, group = self.begun.pop(0)
+        engine.finish(group, tokens)
+        self.desk.feed()
+
+    def names(self) -> list[list[str]]:
+        return [[one.envelope.id for one in group] for _, group in self.begun]
+
+
+def _rest(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != "task"}
+
+
+def put(bench: Bench, *requests: Request) -> None:
+    """What the queue sends in one breath."""
+
+    async def within() -> None:
+        for one in requests:
+            bench.desk.put(one)
+        await asyncio.sleep(0)
+
+    asyncio.run(within())
+
+
+def test_work_is_spread_over_the_engines_of_the_box() -> None:
+    bench = Bench(2, concurrency=2)
+    put(bench, *(request(f"r{n}") for n in range(5)))
+    assert [engine.config.unit for engine, _ in bench.begun] == ["u0", "u1", "u0", "u1"]
+    assert len(bench.desk.lines["work"]) == 1
+    bench.finish()
+    assert bench.begun[-1][0].config.unit == "u0"
+
+
+def test_what_waits_goes_together_up_to_a_full_batch() -> None:
+    bench = Bench(task="embed")
+    put(bench, request("a", key="k"))
+    put(bench, request("b", key="k"))
+    put(bench, *(request(f"r{n}", key="k", cost=30) for n in range(3)))
+    assert bench.names() == [["a"], ["b"]]  # a third call would have to be full
+    put(bench, request("r3", key="k", cost=30))
+    assert bench.names()[2:] == [["r0", "r1", "r2"]]  # now it is
+    bench.finish()
+    bench.finish()
+    assert bench.names()[1:] == [["r3"]]
+
+
+def test_only_what_is_alike_goes_together_and_the_order_of_the_rest_stays() -> None:
+    bench = Bench(task="embed")
+    put(bench, request("a", key="k"), request("x", key="other"), request("b", key="k"), request("y", key="other"))
+    assert bench.names() == [["a", "b"], ["x", "y"]]
+
+
+def test_lines_of_batch_jobs_take_what_room_is_left_and_leave_some() -> None:
+    bench = Bench()
+    put(bench, *(request(f"b{n}", lane="batch") for n in range(4)), request("w0"), request("w1"))
+    assert bench.names() == [["b0"], ["b1"], ["b2"], ["w0"]]
+    bench.finish()
+    assert bench.names()[-1] == ["w1"]
+    assert bench.desk.wanted("batch") < 0
+
+
+def test_a_suspect_runs_alone() -> None:
+    bench = Bench()
+    put(bench, request("a"), request("suspect", alone=True), request("b"))
+    assert bench.names() == [["a"]]
+    bench.finish()
+    assert bench.names() == [["suspect"]]
+    assert bench.desk.wanted("work") < 0
+    bench.finish(0)
+    assert bench.names() == [["b"]]
+
+
+def test_what_is_wanted_is_what_could_begin_now() -> None:
+    bench = Bench(2)
+    assert bench.desk.wanted("work") == 8
+    assert bench.desk.wanted("batch") == 6
+    put(bench, *(request(f"r{n}") for n in range(10)))
+    assert bench.desk.wanted("work") == -2
+    bench.desk.engines[0].phase = "unloading"
+    assert [one.envelope.id for one in bench.desk.clear()] == ["r8", "r9"]
+    assert bench.desk.wanted("work") == 0
+
+
+def test_few_large_requests_are_as_much_as_many_small_ones() -> None:
+    bench = Bench(task="embed", batch_tokens=1000)
+    bench.desk.pace.saw(100, 1000, 0.1)  # ten tokens each
+    put(bench, request("a", key="k"))
+    put(bench, request("b", key="k"))
+    assert bench.desk.missing("work") == bench.desk.ahead("work") == 100
+    put(bench, *(request(f"r{n}", key="k", cost=300) for n in range(2)))
+    assert bench.desk.missing("work") == 40
+
+
+ENGINE = wire.PoolEngine("m", "embed", ("m",), "u", "unix:/none", concurrency=8, batch_tokens=8192)
+
+
+def test_the_next_batch_is_a_full_one_or_half_a_second_of_work() -> None:
+    pace = Pace()
+    assert pace.batch(8192) == 8192
+    pace.saw(100, 1000, 1.0)
+    assert pace.batch(8192) == int(1000 * AHEAD)
+    assert pace.ahead(ENGINE, True) == 50
+    assert pace.ahead(ENGINE, False) == 2  # what 100 requests a second are in the time of a pull
+    pace.saw(10_000, 10_000_000, 10.0)
+    assert pace.batch(8192) == 8192
+
+
+@given(estimated=st.integers(1, 10_000), factor=st.floats(0.1, 10))
+def test_estimates_follow_what_engines_count(estimated: int, factor: float) -> None:
+    pace = Pace()
+    envelope = wire.Envelope("x", "m", "/v1/embeddings", "answer.g.x", 0, 0, cost=estimated)
+    for _ in range(200):
+        pace.counted(pace.cost(envelope), max(1, round(estimated * factor)))
+    assert pace.cost(envelope) == pytest.approx(max(1, estimated * factor), rel=0.2, abs=2)
+
+
+def test_tokens_are_found_without_reading_the_answer() -> None:
+    assert tokens_in(b'{"data":"' + b"x" * 100_000 + b'","usage":{"prompt_tokens":1,"total_tokens": 12}}') == 12
+    assert tokens_in(b'{"usage":{"total_tokens":7},"data":"' + b"x" * 100_000 + b'"}') == 7
+    assert tokens_in(b"{}") == 0

@@ -1,0 +1,339 @@
+"""NATS as it is rendered: each role may do what it has to do, and nothing that is another's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import natsserver
+import poolworker
+import pytest
+import yaml
+from gateways import gateway
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js.errors import APIError, NotFoundError
+from natsserver import PROGRAM, NatsServer, needs_nats
+
+from fleetctl.pool import nats, wire
+from fleetctl.pool.batch.results import is_answered
+from fleetctl.pool.worker.acked import Acked
+from fleetctl.render.layout import render_layout
+from fleetctl.render.release import File
+from fleetctl.run.fill import Filler
+from fleetctl.spec.fleet import Fleet
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+ODD = 'o"d\\d $pa:ss/w@rd'
+"""A password with everything in it that one of the readers on its way could take for something else."""
+pytestmark = needs_nats
+
+
+def files_of(fleet: str, folder: Path, box: str = "a", **nats: Any) -> dict[str, str]:
+    """Files of NATS on a box by their name, with these passwords in them. ``nats`` are further keys."""
+    document = yaml.safe_load((GOLDEN / f"{fleet}.yaml").read_text())
+    document["pool"]["nats"].update(nats)
+    for role in document["pool"]["nats"]["passwords"]:
+        path = folder / role
+        path.write_text(f"{ODD}{role}\n")
+        document["pool"]["nats"]["passwords"][role] = {"file": str(path)}
+    release = render_layout(Fleet.model_validate(document), "pool")
+    fill: Callable[[File], str] = Filler()
+    return {
+        Path(file.path).name: fill(file) for file in release.files[box] if file.path.startswith("/etc/fleetctl/pool")
+    }
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    """The server of one box, at another address and with its store elsewhere."""
+    made = NatsServer(tmp_path)
+    text = files_of("queue", tmp_path)["nats.conf"]
+    text = text.replace("10.0.0.1:4222", f"127.0.0.1:{made.port}").replace(
+        "/var/lib/fleetctl-nats", str(tmp_path / "s")
+    )
+    made.config.write_text(text)
+    made.start()
+    yield made
+    made.stop()
+
+
+def access(server: NatsServer, role: str) -> wire.NatsAccess:
+    return wire.NatsAccess((server.url,), role, str(server.folder / role))
+
+
+async def connected(server: NatsServer, role: str) -> Client:
+    return await nats.connect(access(server, role), role, wait=10)
+
+
+def test_each_role_does_its_part_of_a_request(server: NatsServer) -> None:
+    async def story() -> None:
+        gateway, worker, operator = [await connected(server, role) for role in ("gateway", "worker", "operator")]
+        for role, limit in ((gateway, 5), (worker, None)):
+            await nats.make_streams(role.jetstream(), limit=limit)
+            await nats.make_bucket(role.jetstream(), store=None if limit is None else 1 << 20)
+        for lane in ("work", "batch"):
+            await nats.make_consumer(worker.jetstream(), "minilm", lane)  # type: ignore[arg-type]
+        heard = await gateway.subscribe(wire.answers_of("a"))
+        body = await nats.make_bucket(gateway.jetstream())
+        await body.put("long", b"x" * 300_000)
+        await gateway.jetstream().publish(wire.subject("minilm"), b"asked", headers={"Nats-Msg-Id": "1"})
+        await operator.jetstream().publish(wire.batch_subject("minilm", "job", 1), b"line")
+        store = await nats.make_bucket(worker.jetstream())
+        assert len((await store.get("long")).data or b"") == 300_000
+        await store.delete("long")
+        for lane, stream in (("work", wire.WORK), ("batch", wire.BATCH)):
+            consumer = wire.consumer("minilm", lane)  # type: ignore[arg-type]
+            pull = await worker.jetstream().pull_subscribe_bind(consumer, stream=stream)
+            message = (await pull.fetch(1, timeout=5))[0]
+            await message.in_progress()
+            await message.ack_sync()
+        await worker.publish(wire.answer_subject("a", "1"), b"answer")
+        assert (await heard.next_msg(5)).data == b"answer"
+        await worker.jetstream().publish(wire.result_subject("job", 1), b"result")
+        await worker.jetstream().publish(wire.dead_subject("minilm"), b"dead")
+
+        async def tell(message: Any) -> None:
+            await message.respond(b"{}")
+
+        await worker.subscribe(wire.STATE, cb=tell)
+        await worker.flush()
+        assert (await operator.request(wire.STATE, timeout=5)).data == b"{}"
+        assert (await gateway.request(wire.STATE, timeout=5)).data == b"{}"
+        found = await operator.jetstream().get_last_msg(wire.RESULTS, wire.result_subject("job", 1))
+        assert found.data == b"result"
+        for client in (gateway, worker, operator):
+            assert client.last_error is None
+            await client.close()
+
+    asyncio.run(story())
+
+
+def test_a_worker_may_remove_what_it_has_acknowledged_and_look_for_answers_to_lines(server: NatsServer) -> None:
+    async def looked() -> None:
+        worker, operator = await connected(server, "worker"), await connected(server, "operator")
+        js = worker.jetstream()
+        await nats.make_streams(js)
+        await operator.jetstream().publish(
+            wire.batch_subject("minilm", "job", 1), b"x", headers={"Nats-Msg-Id": "job.1"}
+        )
+        acked = Acked()
+        acked.note("batch", 1, "job.1")
+        assert await acked.remove(js, lambda: True) == 1
+        line = wire.Envelope("job.1", "minilm", "/v1/embeddings", wire.result_subject("job", 1), 0, 0)
+        assert not await is_answered(js, line)
+        await js.publish(line.answer, b"result")
+        assert await is_answered(js, line)
+        for stream in (wire.WORK, wire.BATCH):
+            with pytest.raises(NotFoundError):
+                await js.get_msg(stream, 99)
+            with pytest.raises(APIError):
+                await js.delete_msg(stream, 99)
+        assert worker.last_error is None
+        await worker.close()
+        await operator.close()
+
+    asyncio.run(looked())
+
+
+def test_gateway_and_worker_answer_short_long_and_duplicate_requests_within_their_rights(server: NatsServer) -> None:
+    engine = poolworker.engine(server.folder, "minilm", pinned=True)
+    settings = poolworker.config(access(server, "worker"), engine)
+    (server.folder / "worker.json").write_text(json.dumps(wire.as_json(settings)))
+    units = poolworker.ProcessUnits()
+    units.spawn(engine.unit)
+    said = server.folder / "worker.log"
+    with said.open("wb") as log:
+        argv = [sys.executable, str(poolworker.HERE / "worker_process.py"), str(server.folder / "worker.json")]
+        worker = subprocess.Popen(argv, env=poolworker.environment(), stderr=log)
+    try:
+        with gateway(server.folder, access(server, "gateway")) as door:
+            for text in ("short", "long " * 300_000):
+                answer = door.post("/v1/embeddings", {"model": "all-minilm", "input": text})
+                assert answer.status == 200, answer.body
+            again = {"x-request-id": "1"}
+            answers = [door.post("/v1/embeddings", {"model": "all-minilm", "input": "a"}, again) for _ in range(2)]
+            assert [one.status for one in answers] == [200, 200]
+    finally:
+        worker.terminate()
+        worker.wait(20)
+        units.end()
+    for name in ("worker.log", "g1.log"):
+        assert "iolation" not in (server.folder / name).read_text(), name
+
+
+async def listens(client: Client, subject: str) -> None:
+    await client.subscribe(subject)
+    await client.flush()
+
+
+async def speaks(client: Client, subject: str) -> None:
+    await client.publish(subject, b"x")
+    await client.flush()
+
+
+REFUSED: list[tuple[str, Callable[[Client, str], Coroutine[Any, Any, None]], str]] = [
+    ("gateway", listens, "work.*"),
+    ("gateway", listens, "_INBOX.>"),
+    ("gateway", speaks, "$JS.API.CONSUMER.MSG.NEXT.WORK.work-minilm"),
+    ("gateway", speaks, "$JS.API.STREAM.DELETE.WORK"),
+    ("gateway", speaks, "answer.b.1"),
+    ("worker", listens, "answer.>"),
+    ("worker", speaks, "work.minilm"),
+    ("worker", speaks, "$JS.API.STREAM.PURGE.WORK"),
+    ("worker", listens, "_INBOX.operator.>"),
+    ("operator", listens, "answer.>"),
+    ("operator", speaks, "work.minilm"),
+]
+
+
+@pytest.mark.parametrize(("role", "tries", "subject"), REFUSED)
+def test_what_is_another_roles_is_refused(
+    server: NatsServer, role: str, tries: Callable[[Client, str], Coroutine[Any, Any, None]], subject: str
+) -> None:
+    async def story() -> str:
+        client = await connected(server, role)
+        await tries(client, subject)
+        await asyncio.sleep(0.05)
+        told = str(client.last_error)
+        await client.close()
+        return told
+
+    assert "ermissions violation" in asyncio.run(story()).replace("Permissions Violation", "permissions violation")
+
+
+def test_nobody_without_a_password_is_let_in(server: NatsServer) -> None:
+    async def story() -> None:
+        await nats.connect(wire.NatsAccess((server.url,)), "nobody", wait=1)
+
+    with pytest.raises(nats.QueueError):
+        asyncio.run(story())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_with_a_certificate_only_who_trusts_it_talks_to_nats(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+    words = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    words += ["-subj", "/CN=fleet", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*words, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    server = NatsServer(tmp_path)
+    text = files_of("queue", tmp_path, tls={"certificate": str(certificate), "key": str(key)})["nats.conf"]
+    text = text.replace("10.0.0.1:4222", f"127.0.0.1:{server.port}").replace(
+        "/var/lib/fleetctl-nats", str(tmp_path / "s")
+    )
+    server.config.write_text(text.replace("/run/credentials/fleetctl-nats.service", str(tmp_path)))
+    server.start()
+
+    async def connects(url: str, ca: str) -> None:
+        access = wire.NatsAccess((url,), "worker", str(tmp_path / "worker"), ca)
+        client = await nats.connect(access, "worker", wait=1)
+        await client.flush()
+        await client.close()
+
+    url = f"tls://127.0.0.1:{server.port}"
+    try:
+        asyncio.run(connects(url, str(certificate)))
+        with pytest.raises(nats.QueueError, match="certificate verify failed"):
+            asyncio.run(connects(url, ""))
+    finally:
+        server.stop()
+
+
+def three(folder: Path) -> list[NatsServer]:
+    """The cluster, each server at an address of its own, without what is about files that only a box has."""
+    made = []
+    ports = {"4222": natsserver.free_port(), "6222": natsserver.free_port()}
+    for number, box in enumerate("abc", 1):
+        home = folder / box
+        home.mkdir()
+        server = NatsServer(home)
+        files = files_of("cluster", home, box)
+        assert ODD not in files["routes.conf"]
+        for name, text in files.items():
+            text = re.sub(r"(?ms)^( *)tls \{.*?^\1\}\n", "", text).replace(
+                "/var/lib/fleetctl-nats", str(home / "store")
+            )
+            text = re.sub(r"10\.0\.0\.(\d):(\d+)", lambda found: f"127.0.1.{found[1]}:{ports[found[2]]}", text)
+            (home / name).write_text(text)
+        server.url, server.port = f"nats://127.0.1.{number}:{ports['4222']}", ports["4222"]
+        made.append(server)
+    return made
+
+
+def launch(server: NatsServer) -> None:
+    """Starts it without waiting for it."""
+    assert PROGRAM
+    with (server.folder / "nats.log").open("ab") as log:
+        server.process = subprocess.Popen([PROGRAM, "-c", str(server.config)], stdout=log, stderr=log)
+
+
+def test_what_waits_in_a_cluster_of_three_outlives_the_loss_of_any_one(tmp_path: Path) -> None:
+    servers = three(tmp_path)
+
+    async def story() -> None:
+        urls = tuple(server.url for server in servers)
+        gateway, worker = [
+            await nats.connect(wire.NatsAccess(urls, role, str(tmp_path / "a" / role), replicas=3), role, wait=20)
+            for role in ("gateway", "worker")
+        ]
+        asks, takes = (client.jetstream(timeout=0.5) for client in (gateway, worker))
+        await again(lambda: nats.make_streams(asks, 3, 100))
+        await again(lambda: nats.make_consumer(takes, "minilm"))
+        for number in range(5):
+            await again(lambda number=number: asks.publish("work.minilm", b"%d" % number))  # type: ignore[misc]
+        leader = (await asks.stream_info(wire.WORK)).cluster
+        assert leader and leader.leader
+        servers["abc".index(leader.leader)].stop(signal.SIGKILL)
+        pull = await takes.pull_subscribe_bind(wire.consumer("minilm"), stream=wire.WORK)
+        found: set[bytes] = set()
+
+        async def fetch() -> None:
+            for message in await pull.fetch(5, timeout=0.3):
+                await message.ack()
+                found.add(message.data)
+            assert len(found) == 5
+
+        await again(fetch)
+        for client in (gateway, worker):
+            await client.close()
+
+    try:
+        for server in servers:
+            launch(server)
+        asyncio.run(story())
+    finally:
+        for server in servers:
+            server.stop(signal.SIGKILL)
+
+
+async def again(what: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Until the servers have found each other and chosen who leads."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            await what()
+            return
+        except (NatsError, nats.QueueError, AssertionError):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
