@@ -118,6 +118,11 @@ class Exchange:
 
     # The request's body
 
+    @property
+    def complete(self) -> bool:
+        """All of the body is here."""
+        return self._complete
+
     async def some(self) -> bytes:
         """The next piece of the body; empty: that was all. Raises ClientGoneError."""
         while not self._held:
@@ -220,7 +225,7 @@ class Exchange:
             self._held_size += len(data)
         self.wake()
 
-    def complete(self, keep: bool) -> None:
+    def finished(self, keep: bool) -> None:
         """The body is all here."""
         self._complete, self._keep = True, keep
         self.wake()

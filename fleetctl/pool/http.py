@@ -127,7 +127,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._read is not None:
-            self._read.complete(self._parser.should_keep_alive())
+            self._read.finished(self._parser.should_keep_alive())
             self._read = None
 
     # The exchanges' side

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from fleetctl.pool import wire
@@ -16,7 +17,7 @@ from fleetctl.pool.gateway.bodies import Bodies, Stored
 from fleetctl.pool.gateway.metrics import Metrics
 from fleetctl.pool.gateway.models import PATHS, STREAMED, Models
 from fleetctl.pool.gateway.queue import Queue
-from fleetctl.pool.gateway.refusals import Refusal, broke_off, no_model, queue_away, too_long
+from fleetctl.pool.gateway.refusals import Refusal, body_late, broke_off, no_model, queue_away, too_long
 from fleetctl.pool.wire import Kind
 
 SLICE = 16 << 10
@@ -25,6 +26,7 @@ TURN = 0.001
 """Seconds of scanning after which others have their turn."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = "text/event-stream"
+T = TypeVar("T")
 
 
 class Gateway:
@@ -124,22 +126,21 @@ class _Request:
             self._named(asked)
         if exchange.length is not None and exchange.length > config.most_body:
             raise too_long(config.most_body)
-        if exchange.length is None:
-            first, whole = await self._first(min(wire.INLINE_BODY, config.most_body))
-            body = b"".join(first) if whole else b""
-        else:
-            first, whole = [], exchange.length <= wire.INLINE_BODY
-            body = await exchange.read(wire.INLINE_BODY) if whole else b""
+        pieces, whole = list[bytes](), False
+        if exchange.length is None or exchange.length <= wire.INLINE_BODY:
+            first = self._first(min(wire.INLINE_BODY, config.most_body))
+            pieces, whole = await (first if exchange.complete else _in_time(first, asked))
         if not whole:
-            await self._ask_with_stored(asked, first)
+            await self._ask_with_stored(asked, pieces)
             return
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._size = len(body)
         await self._feed(asked, body)
         self._named(asked)
         await self._ask(asked, body, None)
 
     async def _first(self, most: int) -> tuple[list[bytes], bool]:
-        """The pieces of a body of unknown length, until they are more than ``most`` bytes; whether that is all."""
+        """The pieces of a body until they are more than ``most`` bytes, and whether that is all."""
         pieces, size = list[bytes](), 0
         while piece := await self._exchange.some():
             pieces.append(piece)
@@ -154,7 +155,7 @@ class _Request:
         bodies = self._gateway.bodies
         if bodies is None:
             raise queue_away("the store for long bodies is not there yet")
-        stored = await bodies.store(self._pieces(asked, first))
+        stored = await _in_time(bodies.store(self._pieces(asked, first)), asked)
         self._gateway.metrics.stored += 1
         self._gateway.metrics.stored_bytes += stored.size
         try:
@@ -266,3 +267,12 @@ class _Request:
             exchange.end(b"".join(b"data: %b\n" % line for line in frame.body.splitlines()) + b"\n")
         else:
             exchange.abort()
+
+
+async def _in_time(reading: Coroutine[Any, Any, T], asked: Asked) -> T:
+    """What comes of reading a body, in the time that the request may take. Raises Refusal when it takes longer."""
+    try:
+        async with asyncio.timeout(asked.seconds):
+            return await reading
+    except TimeoutError:
+        raise body_late(asked.seconds) from None

@@ -54,6 +54,11 @@ def too_long(most: int) -> Refusal:
     return Refusal(413, f"the body is longer than {most} bytes, which is the most here", code="body_too_long")
 
 
+def body_late(seconds: float) -> Refusal:
+    """408."""
+    return Refusal(408, f"the body had not come within {seconds:g} s, which is as long as this request may take")
+
+
 def queue_full(model: str, seconds: int) -> Refusal:
     """429 with the time after which there should be room."""
     message = f"as many requests for {model} wait as may; try again in {seconds} s"

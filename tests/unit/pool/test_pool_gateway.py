@@ -292,6 +292,17 @@ def test_a_long_body_that_breaks_off_leaves_nothing_behind(nats: NatsServer, our
         assert at_work.seen == []
 
 
+@pytest.mark.parametrize("size", [b"100", b"9000000"])
+def test_a_body_that_does_not_come_in_time_is_given_up(nats: NatsServer, ours: GatewayProcess, size: bytes) -> None:
+    with worker(nats.access) as at_work, socket.create_connection(("127.0.0.1", ours.port)) as client:
+        before = left_in_store(at_work)
+        head = b"POST /v1/embeddings HTTP/1.1\r\ncontent-type: application/json\r\nx-deadline-ms: 300\r\n"
+        client.sendall(head + b"content-length: %b\r\n\r\n" % size)
+        client.sendall(b'{"model":"all-minilm","input":"' + b"x" * (int(size) // 2))
+        assert client.recv(65536).startswith(b"HTTP/1.1 408")
+        until(lambda: left_in_store(at_work) == before)
+
+
 def test_many_clients_at_once_get_their_own_answers(nats: NatsServer, ours: GatewayProcess) -> None:
     with worker(nats.access), ThreadPoolExecutor(16) as clients:
         bodies = [json.dumps({"input": str(number), "model": "all-minilm"}).encode() for number in range(300)]
