@@ -74,8 +74,8 @@ class Engine:
         for row, tokens in enumerate(texts):
             ids[row, : len(tokens)] = tokens
             mask[row, : len(tokens)] = 1
-        given = {"input_ids": ids, "attention_mask": mask}
-        feed = {name: given.get(name, np.zeros_like(ids)).astype(kind) for name, kind in self._inputs.items()}
+        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        feed = {name: given[name].astype(kind, copy=False) for name, kind in self._inputs.items()}
         hidden = self._session.run([self._output], feed)[0]
         vectors = pooling.pool(hidden, mask, self.recipe.pooling)
         return pooling.normalised(vectors) if self.recipe.normalise else vectors
