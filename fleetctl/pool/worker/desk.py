@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from fleetctl.pool import wire
 from fleetctl.pool.worker.engine import Engine
-from fleetctl.pool.worker.pace import MEAN_COST, Pace
+from fleetctl.pool.worker.pace import MEAN_COST, OVERLAP, Pace
 from fleetctl.pool.worker.request import Request
 
 BREATH = 0.001
@@ -180,8 +180,11 @@ class Desk:
         return room - len(self.lines["work"]) - len(self.lines["batch"])
 
     def ahead(self, lane: wire.Lane) -> int:
-        """Requests of a lane that should wait here so that no engine waits for the next."""
+        """Requests of a lane that should wait here so that no engine waits for the next. None where calls are long:
+        what waits here is not begun by an engine of another box that has room before."""
         serving = [engine for engine in self.engines if engine.serves]
+        if self.pace.call_seconds >= OVERLAP:
+            return 0
         if lane == "batch" and all(engine.calls >= engine.batch_calls and not engine.merges for engine in serving):
             return 0
         if not self.merges:
@@ -190,11 +193,13 @@ class Desk:
         return sum(min(engine.most_inputs, max(1, int(engine.config.batch_tokens / cost))) for engine in serving)
 
     def missing(self, lane: wire.Lane) -> int:
-        """How many of those are not here: by number, and by what those that wait are estimated to take."""
-        ahead, line = self.ahead(lane), self.lines[lane]
-        if not self.merges or not ahead:
-            return max(0, ahead - len(line))
-        serving = [engine for engine in self.engines if engine.serves]
+        """Requests that the next calls have room for and that are not here: by number, and where they can be merged by
+        what they are estimated to take. Where calls are long, only those calls count that could begin now."""
+        line = self.lines[lane]
+        if not self.merges:
+            return max(0, self.ahead(lane) - len(line))
+        late = self.pace.call_seconds >= OVERLAP
+        serving = [engine for engine in self.engines if engine.serves and (engine.free() or not late)]
         inputs = sum(engine.most_inputs for engine in serving) - len(line)
         tokens = sum(engine.config.batch_tokens for engine in serving) - line.tokens
         return max(0, min(inputs, int(tokens / (self.pace.mean_cost or MEAN_COST))))
