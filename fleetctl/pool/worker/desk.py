@@ -7,14 +7,12 @@ without leaving the box. Requests that somebody waits for go first; lines of bat
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from fleetctl.pool import wire
 from fleetctl.pool.worker.engine import Engine
-from fleetctl.pool.worker.merge import MOST_INPUTS
-from fleetctl.pool.worker.pace import MEAN_COST, Pace
+from fleetctl.pool.worker.pace import MEAN_COST, OVERLAP, Pace
 from fleetctl.pool.worker.request import Request
 
 BREATH = 0.001
@@ -62,18 +60,18 @@ class Line:
         self.tokens -= request.cost
         return True
 
-    def take_alike(self, batch_tokens: int) -> list[Request]:
+    def take_alike(self, batch_tokens: int, most_inputs: int) -> list[Request]:
         """The first request, and those behind it that can be merged with it, up to a full batch."""
         first = self.take()
         assert first.merge is not None
         group, others = [first], list[Request]()
         tokens, inputs = first.cost, len(first.merge.inputs)
-        while self.requests and tokens < batch_tokens and len(others) < MOST_PASSED:
+        while self.requests and tokens < batch_tokens and inputs < most_inputs and len(others) < MOST_PASSED:
             request = self.take()
             merge = request.merge
             if merge is None or request.alone or merge.key != first.merge.key:
                 others.append(request)
-            elif tokens + request.cost > batch_tokens or inputs + len(merge.inputs) > MOST_INPUTS:
+            elif tokens + request.cost > batch_tokens or inputs + len(merge.inputs) > most_inputs:
                 others.append(request)  # it keeps its place, and the first is always taken
             else:
                 tokens += request.cost
@@ -168,9 +166,10 @@ class Desk:
                 return [line.take()] if engine.calls == 0 else []
             if first.merge is None:
                 return [line.take()]
-            full = engine.calls < engine.most_calls and line.tokens >= engine.config.batch_tokens
+            tokens, inputs = engine.config.batch_tokens, engine.most_inputs
+            full = engine.calls < engine.most_calls and (line.tokens >= tokens or len(line) >= inputs)
             if full or engine.calls < engine.at_once or (lane == "work" and engine.free()):
-                return line.take_alike(engine.config.batch_tokens)
+                return line.take_alike(tokens, inputs)
         return []
 
     def wanted(self, lane: wire.Lane) -> int:
@@ -181,15 +180,26 @@ class Desk:
         return room - len(self.lines["work"]) - len(self.lines["batch"])
 
     def ahead(self, lane: wire.Lane) -> int:
-        """Requests of a lane that should wait here so that no engine waits for the next."""
+        """Requests of a lane that should wait here so that no engine waits for the next. None where calls are long:
+        what waits here is not begun by an engine of another box that has room before."""
         serving = [engine for engine in self.engines if engine.serves]
+        if self.pace.call_seconds >= OVERLAP:
+            return 0
         if lane == "batch" and all(engine.calls >= engine.batch_calls and not engine.merges for engine in serving):
             return 0
-        return sum(self.pace.ahead(engine.config, engine.merges) for engine in serving)
+        if not self.merges:
+            return sum(self.pace.ahead(engine.config) for engine in serving)
+        cost = self.pace.mean_cost or MEAN_COST
+        return sum(min(engine.most_inputs, max(1, int(engine.config.batch_tokens / cost))) for engine in serving)
 
     def missing(self, lane: wire.Lane) -> int:
-        """How many of those are not here, by what those that wait are estimated to take."""
-        ahead, line = self.ahead(lane), self.lines[lane]
+        """Requests that the next calls have room for and that are not here: by number, and where they can be merged by
+        what they are estimated to take. Where calls are long, only those calls count that could begin now."""
+        line = self.lines[lane]
         if not self.merges:
-            return max(0, ahead - len(line))
-        return max(0, ahead - math.ceil(line.tokens / (self.pace.mean_cost or MEAN_COST)))
+            return max(0, self.ahead(lane) - len(line))
+        late = self.pace.call_seconds >= OVERLAP
+        serving = [engine for engine in self.engines if engine.serves and (engine.free() or not late)]
+        inputs = sum(engine.most_inputs for engine in serving) - len(line)
+        tokens = sum(engine.config.batch_tokens for engine in serving) - line.tokens
+        return max(0, min(inputs, int(tokens / (self.pace.mean_cost or MEAN_COST))))

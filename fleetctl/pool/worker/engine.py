@@ -7,6 +7,7 @@ import time
 
 from fleetctl.pool import residency, wire
 from fleetctl.pool.client import Client, EngineGoneError
+from fleetctl.pool.worker.merge import MOST_INPUTS
 from fleetctl.pool.worker.pace import CALLS, OVERLAP, Pace
 from fleetctl.pool.worker.request import Request
 
@@ -70,6 +71,11 @@ class Engine:
         """Calls at once, at most."""
         most = max(1, self.config.concurrency)
         return min(CALLS, most) if self.merges else most
+
+    @property
+    def most_inputs(self) -> int:
+        """Inputs of one call: as many as it takes at once, where it does not cut batches itself."""
+        return MOST_INPUTS if self.speaks_messagepack else max(1, self.config.concurrency)
 
     @property
     def at_once(self) -> int:

@@ -14,8 +14,6 @@ BYTES_PER_TOKEN = 4.0
 """Of English text in JSON, where a request has no estimate; corrected by what engines count."""
 HALF_LIFE = 20.0
 """Busy seconds after which what was measured counts half as much."""
-AHEAD = 0.5
-"""Seconds of work of a mergeable kind that wait beside an engine at most."""
 ROUND_TRIP = 0.02
 """Seconds that a pull may take, generously: so much work that cannot be merged waits beside an engine."""
 CALLS = 2
@@ -81,15 +79,9 @@ class Pace:
         """Tokens of a request."""
         return max(1.0, self.tokens / self.requests) if self.requests > 0 else 0.0
 
-    def batch(self, batch_tokens: int) -> int:
-        """Tokens that one engine's next batch should have: a full one, or what it does in half a second."""
-        rate = self.tokens_per_second
-        return min(batch_tokens, max(1, int(rate * AHEAD))) if rate else batch_tokens
-
-    def ahead(self, engine: wire.PoolEngine, mergeable: bool) -> int:
-        """Requests that should wait beside an engine while others wait in the queue."""
-        if mergeable:
-            return max(1, int(self.batch(engine.batch_tokens) / (self.mean_cost or MEAN_COST)))
+    def ahead(self, engine: wire.PoolEngine) -> int:
+        """Requests that cannot be merged and should wait beside an engine while others wait in the queue: what it ends
+        in the time of a pull, one at least."""
         follows = math.ceil(self.requests_per_second * ROUND_TRIP)
         return min(max(1, follows), max(1, engine.concurrency))
 

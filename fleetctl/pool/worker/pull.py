@@ -57,6 +57,8 @@ class Pull:
         self.lane = lane
         self.waiting = 0
         """Requests that waited in the queue when it was last heard of."""
+        self.empty = False
+        """Nothing waited a moment ago, and nothing has come since."""
         self.missing = False
         """The server does not know the consumer (any more)."""
         self._client = client
@@ -92,6 +94,11 @@ class Pull:
                 self.missing = True
         return sum(slot.left for slot in self._slots)
 
+    @property
+    def looking(self) -> bool:
+        """Whether the answer to a pull of what waits is on its way."""
+        return self._slots[0].left > 0
+
     def lost(self) -> None:
         """The connection was away: what was asked for is forgotten."""
         for slot in self._slots:
@@ -99,6 +106,7 @@ class Pull:
 
     async def stand(self, count: int) -> None:
         """Ask for requests that come from now on, and those that wait; not at all while too many pulls stand."""
+        self.empty = False
         told = {"batch": count, "expires": int(STANDS * 1e9)}
         await self._ask(self._slots[1:], count, STANDS + LATE, told)
 
@@ -120,7 +128,7 @@ class Pull:
             self._hear(slot, int(message.subject.rsplit(".", 1)[-1]), headers)
             return
         slot.left -= 1
-        self.missing = False
+        self.missing = self.empty = False
         self.waiting = fields(message.reply)[2]
         self._take(message)
 
@@ -130,7 +138,7 @@ class Pull:
         if asked == slot.asked:
             slot.left = 0
         if status == "404":
-            self.waiting = 0
+            self.waiting, self.empty = 0, True
         elif status == "503" or "Consumer Deleted" in said:
             self.missing = True
         elif status != "408":

@@ -234,11 +234,14 @@ class Worker:
         asked = pull.outstanding() + self.intake.coming[desk.model, pull.lane]
         wanted = desk.wanted(pull.lane) - asked
         missing = desk.missing(pull.lane) - asked
-        if wanted > 0:
-            if desk.merges:  # a call begins with all that waits, if anything does
-                await pull.ahead(max(1, missing))
+        if wanted > 0 and desk.merges and not pull.empty:
+            # A call begins with all that waits. Only if nothing does, a pull stands: one that is left over when the
+            # call has begun would bring what an idle engine could begin with.
+            if not pull.looking:
+                await pull.ahead(max(wanted, missing))
+        elif wanted > 0:
             await pull.stand(wanted)
-        elif pull.waiting and missing >= max(1, desk.ahead(pull.lane) // 4):
+        elif pull.waiting and (ahead := desk.ahead(pull.lane)) and missing >= max(1, ahead // 4):
             await pull.ahead(min(missing, pull.waiting))
 
     def _on_change(self, connected: bool) -> None:

@@ -13,7 +13,7 @@ from fleetctl.pool import wire
 from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.merge import Mergeable
-from fleetctl.pool.worker.pace import AHEAD, Pace, tokens_in
+from fleetctl.pool.worker.pace import Pace, tokens_in
 from fleetctl.pool.worker.request import Request
 
 
@@ -41,6 +41,8 @@ class Bench:
         self.begun: list[tuple[Engine, list[Request]]] = []
         self.desk = Desk("m", self.start)
         values = {"task": "generate", "concurrency": 4, "batch_tokens": 100, **more}
+        if values["task"] == "embed":
+            values.setdefault("runtime", "encoder")
         for number in range(engines):
             config = wire.PoolEngine("m", values["task"], ("m",), f"u{number}", "unix:/none", **_rest(values))
             engine = Engine(config, f"m{number}", self.desk.pace)
@@ -104,7 +106,7 @@ def test_what_is_too_long_for_the_rest_of_a_batch_keeps_its_place() -> None:
 
 
 def test_after_long_calls_the_next_begins_late_or_full() -> None:
-    bench = Bench(task="embed")
+    bench = Bench(task="embed", runtime="vllm", concurrency=100)
     bench.desk.pace.called(0.2)
     assert bench.desk.wanted("work") == 1
     put(bench, request("a", key="k"))
@@ -120,7 +122,7 @@ def test_after_long_calls_the_next_begins_late_or_full() -> None:
 
 
 def test_nobody_waits_for_the_lines_of_a_batch_job() -> None:
-    bench = Bench(task="embed")
+    bench = Bench(task="embed", runtime="vllm", concurrency=100)
     bench.desk.pace.called(0.2)
     put(bench, request("line", key="k", lane="batch"))
     assert bench.desk.wanted("work") == 1
@@ -175,18 +177,21 @@ def test_few_large_requests_are_as_much_as_many_small_ones() -> None:
     assert bench.desk.missing("work") == 40
 
 
-ENGINE = wire.PoolEngine("m", "embed", ("m",), "u", "unix:/none", concurrency=8, batch_tokens=8192)
+def test_a_call_has_as_many_inputs_as_an_engine_takes_at_once() -> None:
+    bench = Bench(task="embed", runtime="vllm", batch_tokens=1 << 20)
+    put(bench, *(request(f"r{n}", key="k") for n in range(9)))
+    assert bench.names() == [["r0", "r1", "r2", "r3"], ["r4", "r5", "r6", "r7"]]
+    assert bench.desk.missing("work") == 3
 
 
-def test_the_next_batch_is_a_full_one_or_half_a_second_of_work() -> None:
+def test_what_cannot_be_merged_waits_in_the_measure_of_a_pull() -> None:
     pace = Pace()
-    assert pace.batch(8192) == 8192
-    pace.saw(100, 1000, 1.0)
-    assert pace.batch(8192) == int(1000 * AHEAD)
-    assert pace.ahead(ENGINE, True) == 50
-    assert pace.ahead(ENGINE, False) == 2  # what 100 requests a second are in the time of a pull
+    engine = wire.PoolEngine("m", "generate", ("m",), "u", "unix:/none", concurrency=8)
+    assert pace.ahead(engine) == 1
+    pace.saw(200, 1000, 1.0)
+    assert pace.ahead(engine) == 4
     pace.saw(10_000, 10_000_000, 10.0)
-    assert pace.batch(8192) == 8192
+    assert pace.ahead(engine) == 8
 
 
 @given(estimated=st.integers(1, 10_000), factor=st.floats(0.1, 10))
