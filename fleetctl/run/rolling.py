@@ -160,7 +160,7 @@ def _refuse_pooled(live: Release, name: str) -> None:
     if any(engine.head.box == name for engine in lodgers):
         raise RefusedError(
             f"{name} is in the pool of {live.layout}, which has its requests from no proxy; nothing was changed",
-            hint=f"`systemctl stop {WORKER_UNIT}` there finishes what it has begun; other boxes of the pool do the rest",
+            hint=f"`systemctl stop {WORKER_UNIT}` there finishes what it has begun; other boxes do the rest",
         )
 
 
