@@ -13,24 +13,17 @@ from fleetctl.engine.runtimes.runtime import Ask, Fault, Runtime
 
 _METRICS = "fleetctl/pool/encoder/metrics.py"
 BATCH = 2048
-"""Tokens of one batch, where the longest request asks for no more: its own default of --max-batch-tokens."""
+"""Tokens that one call of a worker has, where the longest request asks for no more."""
 
 
 def batch_tokens(context: int) -> int:
-    """Tokens of one batch of an encoder: an input has to fit one."""
+    """Tokens of one call to an encoder: an input has to fit one. What it computes at a time it decides by itself."""
     return max(BATCH, context)
 
 
 def _flags(ask: Ask) -> list[str]:
     ours = ["--model", ask.model.weights, "--served-model-name", *ask.served_as]
-    ours += ["--host", ask.host, "--port", str(ask.port)]
-    return [
-        *ours,
-        "--max-model-len",
-        str(ask.model.context),
-        "--max-batch-tokens",
-        str(batch_tokens(ask.model.context)),
-    ]
+    return [*ours, "--host", ask.host, "--port", str(ask.port), "--max-model-len", str(ask.model.context)]
 
 
 def _faults(ask: Ask) -> Iterable[Fault]:
