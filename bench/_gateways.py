@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import nats
 import uvloop
 from _common import CHECKOUT, BenchError, make_venv, run
 from _engines import free_port, serving
@@ -25,7 +26,7 @@ from fleetctl.bench.exchange import Request, Window
 from fleetctl.pool import wire
 
 MODEL = "lab/embed"
-BULK = "lab/bulk"  # what uploads are for: another responder has it
+KEPT, REMOVED = "lab/kept", "lab/removed"  # what uploads are for: other responders have them
 BODY = json.dumps({"model": MODEL, "input": ["The quick brown fox jumps over the lazy dog. " * 4]}).encode()
 UPLOAD = 32 << 20
 START = 120.0  # seconds that a proxy may take to serve: litellm reads much code first
@@ -89,10 +90,10 @@ def queue(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def responder(url: str, model: str, core: int) -> Iterator[None]:
-    """The same stand-in behind the queue, for one model."""
+def responder(url: str, core: int, *model: str) -> Iterator[None]:
+    """The same stand-in behind the queue, for one model; with ``keep`` it leaves long bodies where they are."""
     path = f"{CHECKOUT}:{CHECKOUT}/tests/unit/pool"
-    argv = pinned(core, [sys.executable, str(CHECKOUT / "tests/unit/pool/echo_worker.py"), url, model])
+    argv = pinned(core, [sys.executable, str(CHECKOUT / "tests/unit/pool/echo_worker.py"), url, *model])
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
     try:
         if process.stdout is None or process.stdout.readline() != b"ready\n":
@@ -107,7 +108,8 @@ def responder(url: str, model: str, core: int) -> Iterator[None]:
 def gateway(folder: Path, url: str, core: int) -> Iterator[Proxy]:
     """A gateway of the pool, on a core of its own."""
     port = free_port()
-    models = (wire.PoolModel("embed", "embed", (MODEL,), 100_000), wire.PoolModel("bulk", "embed", (BULK,), 100_000))
+    names = {"embed": MODEL, "kept": KEPT, "removed": REMOVED}
+    models = tuple(wire.PoolModel(key, "embed", (name,), 100_000) for key, name in names.items())
     config = wire.GatewayConfig("bench", wire.NatsAccess((url,)), wire.Listen("127.0.0.1", port), models)
     file = folder / "gateway.json"
     file.write_text(json.dumps(wire.as_json(config)))
@@ -128,6 +130,7 @@ def litellm(folder: Path, binaries: Path, standin_port: int, core: int) -> Itera
     parameters = {"model": "openai/embed", "api_base": f"http://127.0.0.1:{standin_port}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": MODEL, "litellm_params": parameters}],
+        "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},  # it starts on loopback alone
         "litellm_settings": {"num_retries": 0, "telemetry": False, "set_verbose": False},
     }
     file = folder / "litellm.yaml"
@@ -183,9 +186,10 @@ import socket, sys
 body = b'{"model":"%s","input":"' % sys.argv[2].encode() + b"x" * int(sys.argv[3]) + b'"}'
 head = b"POST /v1/embeddings HTTP/1.1\\r\\nhost: a\\r\\ncontent-type: application/json\\r\\n"
 head += b"content-length: %d\\r\\n\\r\\n"
+data = head % len(body) + body
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as to:
     while True:
-        to.sendall(head % len(body) + body)
+        to.sendall(data)
         answer = b""
         while b"\\r\\n\\r\\n" not in answer:
             answer += to.recv(65536)
@@ -199,9 +203,9 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as to:
 
 
 @contextmanager
-def uploads(port: int, core: int) -> Iterator[list[int]]:
+def uploads(port: int, core: int, model: str) -> Iterator[list[int]]:
     """One client that uploads 32 MB, again and again; how many it has, once the block is over."""
-    argv = pinned(core, [sys.executable, "-c", UPLOADS, str(port), BULK, str(UPLOAD)])
+    argv = pinned(core, [sys.executable, "-c", UPLOADS, str(port), model, str(UPLOAD)])
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     done: list[int] = []
     try:
@@ -214,6 +218,18 @@ def uploads(port: int, core: int) -> Iterator[list[int]]:
         process.kill()
         rest = process.communicate()[0]
         done.append(rest.count(b"one"))
+
+
+def empty_store(url: str) -> None:
+    """Remove all long bodies."""
+
+    async def main() -> None:
+        client = await nats.connect(url)
+        await client.jetstream().purge_stream(f"OBJ_{wire.BODIES}")
+        await client.close()
+
+    asyncio.run(main())
+    time.sleep(1)  # the server still gives the disk's space back
 
 
 # Within ---------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 MOST_HEAD = 64 << 10
 """Bytes of a request's head."""
+RECEIVED = 64 << 10
+"""Bytes that a connection receives at once, about: long bodies come in pieces that hold nobody up."""
 LINGER = 2.0
 """Seconds in which a client may go on sending a body that nobody wants, before its connection is cut."""
 
@@ -254,6 +257,8 @@ class Server:
     async def listen(self, host: str, port: int) -> int:
         """Listen on a TCP port (0: any that is free); the port. Raises OSError."""
         self._listener = await asyncio.get_running_loop().create_server(self._accept, host, port, backlog=4096)
+        for one in self._listener.sockets:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)  # connections inherit it
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def listen_unix(self, path: Path) -> None:

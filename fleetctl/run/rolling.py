@@ -14,6 +14,7 @@ from fleetctl.plan.difference import BoxDifference, Difference, compare
 from fleetctl.plan.playbook import Playbook
 from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import Plan
+from fleetctl.render.names import WORKER_UNIT
 from fleetctl.render.release import Engine, Release
 from fleetctl.run.journal import whoami
 from fleetctl.run.planning import Books, Look, Subject, live_layout, new_move_name, plan_cutover
@@ -40,7 +41,7 @@ def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -
     Raises SpecError with the nearest name for one that there is not.
     """
     live = live_in(subject, seen)
-    chosen = live.engines if name is None else _named(live, subject, name)
+    chosen = live.engines if name is None else engines_named(live, subject, name)
     boxes = {rank.box for engine in chosen for rank in engine.ranks}
     for box, facts in seen.observed.items():
         if facts.drained is not None and box not in boxes:
@@ -126,11 +127,12 @@ def live_in(subject: Subject, seen: Look) -> Release:
     return live
 
 
-def _named(live: Release, subject: Subject, name: str) -> list[Engine]:
+def engines_named(live: Release, subject: Subject, name: str) -> list[Engine]:
     """Engines of a model, or with a part on a box."""
     found = [e for e in live.engines if e.model == name or any(rank.box == name for rank in e.ranks)]
     if not found:
         _known(name, [*subject.fleet.boxes, *subject.fleet.models], "box or model")
+        _refuse_pooled(live, name)
         raise RefusedError(f"no engine of {live.layout} is on {name} or serves it: there is nothing to restart")
     return found
 
@@ -140,10 +142,26 @@ def engines_on(live: Release, subject: Subject, box: str) -> list[Engine]:
     _known(box, list(subject.fleet.boxes), "box")
     found = [engine for engine, _ in live.ranks_on(box)]
     if not found:
+        _refuse_pooled(live, box)
         raise RefusedError(
             f"no engine of {live.layout} is on {box}", hint="there is nothing to drain: work on it freely"
         )
     return found
+
+
+def _refuse_pooled(live: Release, name: str) -> None:
+    """Raises RefusedError for a box or a model of the pool, whose engines its workers start and stop."""
+    lodgers = [one.engine for one in (live.pool.lodgers if live.pool else ())]
+    if any(engine.model == name for engine in lodgers):
+        raise RefusedError(
+            f"{name} is in the pool of {live.layout}, whose workers start and stop its engines; nothing was changed",
+            hint=f"`fleetctl pool evict {name}` and `fleetctl pool load {name}` start it anew",
+        )
+    if any(engine.head.box == name for engine in lodgers):
+        raise RefusedError(
+            f"{name} is in the pool of {live.layout}, which has its requests from no proxy; nothing was changed",
+            hint=f"`systemctl stop {WORKER_UNIT}` there finishes what it has begun; other boxes do the rest",
+        )
 
 
 def _known(name: str, names: Collection[str], kind: str) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from planned import BEFORE, boxes_in, layout, plan, unit
-from pooled import BATCH, GATEWAY, NATS, WORKER, all_in_pool, pooled
+from planned import BEFORE, boxes_in, layout, office, plan, unit
+from pooled import BATCH, GATEWAY, NATS, SMALL, WORKER, all_in_pool, pooled
 
 from fleetctl.errors import RefusedError
 from fleetctl.facts.assess import assess
 from fleetctl.facts.gather import question
 from fleetctl.plan.difference import compare
 from fleetctl.plan.types import Plan
+from fleetctl.run.rolling import engines_named, engines_on
+from fleetctl.run.subject import Subject
 
 
 def ids(made: Plan, *stages: str) -> list[str]:
@@ -110,7 +114,7 @@ def test_a_model_more_restarts_its_workers_and_the_gateways_and_leaves_engines_l
     stopped = [step for step in made.steps if step.kind.startswith("stop_")]
     assert [step.target for step in stopped] == [f"a/{GATEWAY}", f"b/{WORKER}"], "a loads nothing new"
     assert all(step.params["engines"] == {} for step in stopped)
-    assert made.gap.why.startswith("as long as the pool starts")
+    assert made.gap.why == "as long as the pool starts and loads what is pinned"
 
 
 def test_another_build_of_a_loaded_engine_takes_its_worker_down_first() -> None:
@@ -119,6 +123,7 @@ def test_another_build_of_a_loaded_engine_takes_its_worker_down_first() -> None:
     made = plan(source, target, all_in_pool(boxes_in(source), source))
     assert before(made, "switch.stop_engine.b/fleetctl-pool-minilm.service", f"switch.stop_worker.b/{WORKER}")
     assert "prove.gate_pool.pool/minilm@b" in ids(made, "prove")
+    assert (made.gap.expected, made.gap.why) == (0.0, "requests wait in the queue of the pool meanwhile")
 
 
 def test_a_program_that_died_is_told_and_started_again() -> None:
@@ -190,3 +195,13 @@ def test_status_tells_which_engines_of_a_pool_are_loaded() -> None:
         ("pool/small@b", "not loaded", "pool"),
     ]
     assert seen.healthy()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("b", "systemctl stop fleetctl-worker.service"), ("small", "fleetctl pool evict small")]
+)
+def test_a_box_or_model_of_a_pool_is_not_called_idle(name: str, said: str) -> None:
+    subject = cast(Subject, SimpleNamespace(fleet=office(models__small=SMALL)))
+    with pytest.raises(RefusedError, match=f"{name} is in the pool of pool") as refused:
+        engines_on(pooled(), subject, name) if name == "b" else engines_named(pooled(), subject, name)
+    assert said in (refused.value.hint or "")

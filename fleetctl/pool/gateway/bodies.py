@@ -29,10 +29,10 @@ from fleetctl.pool import wire
 from fleetctl.pool.gateway.refusals import Refusal, queue_away
 
 CHUNK = 128 << 10
-"""Bytes of a chunk at least; what comes from a socket at once is not cut."""
+"""Bytes of a chunk, but for the last; what comes from a socket at once is not cut, so it may be more."""
 AHEAD = 4
 """Chunks sent that are not confirmed yet."""
-BESIDE = 48_000_000
+BESIDE = 20_000_000
 """Bytes per second of all long bodies together, while short requests come; without any there is no limit."""
 CONFIRM = 10.0
 """Seconds that JetStream may take for one."""
@@ -81,16 +81,22 @@ class Bodies:
     async def _store(self, name: str, subject: str, pieces: AsyncIterator[bytes]) -> Stored:
         digest, size, chunks = sha256(), 0, 0
         sent: deque[asyncio.Task[PubAck]] = deque()
+        held: list[bytes] = []
         try:
-            async for chunk in _chunks(pieces):
-                digest.update(chunk)
-                size, chunks = size + len(chunk), chunks + 1
-                # Not publish_async: its future never hears of an error that JetStream answers with.
-                sent.append(asyncio.create_task(self._js.publish(subject, chunk, timeout=CONFIRM)))
+            async for piece in pieces:
+                digest.update(piece)
+                size += len(piece)
+                held.append(piece)
+                if sum(map(len, held)) >= CHUNK:
+                    sent.append(self._send(subject, held))
+                    chunks, held = chunks + 1, []
                 if len(sent) > AHEAD:
                     await sent.popleft()
                 if self._gives_way():
-                    await self._give_way(len(chunk))
+                    await self._give_way(len(piece))
+            if held:
+                sent.append(self._send(subject, held))
+                chunks += 1
             while sent:
                 await sent.popleft()
         finally:
@@ -110,6 +116,11 @@ class Bodies:
         await self._js.publish(_about(name), json.dumps(about).encode(), timeout=CONFIRM, headers=headers)
         return Stored(name, size, digest.digest(), subject)
 
+    def _send(self, subject: str, pieces: list[bytes]) -> asyncio.Task[PubAck]:
+        chunk = b"".join(pieces)
+        # Not publish_async: its future never hears of an error that JetStream answers with.
+        return asyncio.create_task(self._js.publish(subject, chunk, timeout=CONFIRM))
+
     async def _give_way(self, size: int) -> None:
         now = asyncio.get_running_loop().time()
         self._free_at = max(now, self._free_at) + size / BESIDE
@@ -122,20 +133,6 @@ class Bodies:
 
 def _about(name: str) -> str:
     return f"$O.{wire.BODIES}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
-
-
-async def _chunks(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Pieces, small ones put together."""
-    held: list[bytes] = []
-    size = 0
-    async for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= CHUNK:
-            yield held[0] if len(held) == 1 else b"".join(held)
-            held, size = [], 0
-    if held:
-        yield b"".join(held)
 
 
 def _refused(error: BaseException) -> Refusal:

@@ -1,6 +1,7 @@
 """A worker without engines: it takes requests from the queue and answers at once, as the test says or with an echo.
 
-``python tests/unit/pool/echo_worker.py NATS-URL MODEL…`` runs one that answers every request as `echo` does.
+``python tests/unit/pool/echo_worker.py NATS-URL MODEL [keep]`` runs one that gives all requests for a model the same
+short answer. It does not read long bodies, and removes them unless it is told to keep them.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ class EchoWorker:
         self.seen: list[tuple[Envelope, int]] = []
         """Requests in the order of their arrival, and the bytes of their bodies."""
         self.cancelled: list[str] = []
+        self.kept: dict[str, list[bytes]] = {}
+        """Frames of answers, for gateways that ask, by the last token of the subject."""
         self.asked: list[tuple[str, str]] = []
         """Subjects of questions for an answer, and where it should go."""
-        self.remember = self.fetches = True
-        """Whether requests are kept, and whether long bodies are read before they are removed."""
+        self.remember = self.fetches = self.removes = True
+        """Whether requests are remembered, and whether long bodies are read, and removed."""
         self._access, self._models = access, models
         self._pulls: list[asyncio.Queue[Msg | None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,13 +126,16 @@ class EchoWorker:
             self.seen.append((envelope, len(body)))
         acked = False
         async for frame in self.behaviour(self, envelope, body):
-            await self.client.publish(envelope.answer, frame.pack())
+            data = frame.pack()
+            if self.remember:
+                self.kept.setdefault(wire.token(envelope.id), []).append(data)
+            await self.client.publish(envelope.answer, data)
             if not acked:
                 acked = True
                 await self.client.publish(message.reply, b"+ACK")
         if not acked:
             await self.client.publish(message.reply, b"+ACK")
-        if envelope.body:
+        if envelope.body and self.removes:
             await self.store.delete(envelope.body)
 
     def _changed(self, connected: bool) -> None:
@@ -141,6 +147,8 @@ class EchoWorker:
 
     async def _ask(self, message: Msg) -> None:
         self.asked.append((message.subject, message.data.decode()))
+        for data in self.kept.get(message.subject.removeprefix("ask."), ()):
+            await self.client.publish(message.data.decode(), data)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -148,9 +156,10 @@ class EchoWorker:
         task.add_done_callback(self._tasks.discard)
 
 
-async def main(url: str, models: Sequence[str]) -> None:
-    worker = EchoWorker(wire.NatsAccess((url,)), models, embedding)
+async def main(url: str, model: str, *keep: str) -> None:
+    worker = EchoWorker(wire.NatsAccess((url,)), [model], embedding)
     worker.remember = worker.fetches = False
+    worker.removes = not keep
     await worker.start()
     print("ready", flush=True)
     with suppress(nats.errors.Error):
@@ -159,4 +168,4 @@ async def main(url: str, models: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(sys.argv[1], sys.argv[2:]))
+        runner.run(main(*sys.argv[1:]))

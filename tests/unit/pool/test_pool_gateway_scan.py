@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetctl.pool.gateway.asked import scanner_for
@@ -36,6 +36,7 @@ def wanted(body: dict[str, Any]) -> dict[str, Any]:
     return {key: None if isinstance(value, dict | list) else value for key, value in body.items() if key in KEYS}
 
 
+@settings(max_examples=50)
 @given(body=BODY, ascii_only=st.booleans(), spaced=st.booleans(), cuts=st.lists(st.integers(0, 400), max_size=5))
 def test_json_keys_are_found_wherever_it_is_cut(
     body: dict[str, Any], ascii_only: bool, spaced: bool, cuts: list[int]
@@ -44,6 +45,7 @@ def test_json_keys_are_found_wherever_it_is_cut(
     assert scanned(JsonScanner(), text, cuts).found == wanted(json.loads(text))
 
 
+@settings(max_examples=50)
 @given(body=BODY, cuts=st.lists(st.integers(0, 400), max_size=5))
 def test_message_pack_keys_are_found_wherever_it_is_cut(body: dict[str, Any], cuts: list[int]) -> None:
     data = msgpack.packb(body, unicode_errors="surrogatepass")
