@@ -8,7 +8,7 @@ import time
 from fleetctl.pool import residency, wire
 from fleetctl.pool.client import Client, EngineGoneError
 from fleetctl.pool.worker.merge import MOST_INPUTS
-from fleetctl.pool.worker.pace import CALLS, OVERLAP, Pace
+from fleetctl.pool.worker.pace import CALLS, CALLS_TO_BATCHERS, OVERLAP, Pace
 from fleetctl.pool.worker.request import Request
 
 SPEAK_MESSAGEPACK = frozenset({"encoder"})
@@ -70,7 +70,9 @@ class Engine:
     def most_calls(self) -> int:
         """Calls at once, at most."""
         most = max(1, self.config.concurrency)
-        return min(CALLS, most) if self.merges else most
+        if not self.merges:
+            return most
+        return min(CALLS_TO_BATCHERS if self.speaks_messagepack else CALLS, most)
 
     @property
     def most_inputs(self) -> int:

@@ -42,7 +42,7 @@ class Bench:
         self.desk = Desk("m", self.start)
         values = {"task": "generate", "concurrency": 4, "batch_tokens": 100, **more}
         if values["task"] == "embed":
-            values.setdefault("runtime", "encoder")
+            values = {"runtime": "vllm", **values, "concurrency": more.get("concurrency", 100)}
         for number in range(engines):
             config = wire.PoolEngine("m", values["task"], ("m",), f"u{number}", "unix:/none", **_rest(values))
             engine = Engine(config, f"m{number}", self.desk.pace)
@@ -106,7 +106,7 @@ def test_what_is_too_long_for_the_rest_of_a_batch_keeps_its_place() -> None:
 
 
 def test_after_long_calls_the_next_begins_late_or_full() -> None:
-    bench = Bench(task="embed", runtime="vllm", concurrency=100)
+    bench = Bench(task="embed")
     bench.desk.pace.called(0.2)
     assert bench.desk.wanted("work") == 1
     put(bench, request("a", key="k"))
@@ -122,7 +122,7 @@ def test_after_long_calls_the_next_begins_late_or_full() -> None:
 
 
 def test_nobody_waits_for_the_lines_of_a_batch_job() -> None:
-    bench = Bench(task="embed", runtime="vllm", concurrency=100)
+    bench = Bench(task="embed")
     bench.desk.pace.called(0.2)
     put(bench, request("line", key="k", lane="batch"))
     assert bench.desk.wanted("work") == 1
@@ -178,10 +178,18 @@ def test_few_large_requests_are_as_much_as_many_small_ones() -> None:
 
 
 def test_a_call_has_as_many_inputs_as_an_engine_takes_at_once() -> None:
-    bench = Bench(task="embed", runtime="vllm", batch_tokens=1 << 20)
+    bench = Bench(task="embed", concurrency=4, batch_tokens=1 << 20)
     put(bench, *(request(f"r{n}", key="k") for n in range(9)))
     assert bench.names() == [["r0", "r1", "r2", "r3"], ["r4", "r5", "r6", "r7"]]
     assert bench.desk.missing("work") == 3
+
+
+def test_a_server_that_makes_its_own_batches_has_more_calls_and_any_number_of_inputs() -> None:
+    bench = Bench(task="embed", runtime="encoder", concurrency=8, batch_tokens=1 << 20)
+    bench.desk.pace.called(0.2)
+    for number in range(5):
+        put(bench, *(request(f"r{number}.{n}", key="k") for n in range(9)))
+    assert [len(group) for group in bench.names()] == [9, 9, 9, 9]
 
 
 def test_what_cannot_be_merged_waits_in_the_measure_of_a_pull() -> None:
