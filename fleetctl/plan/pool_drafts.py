@@ -13,7 +13,7 @@ from fleetctl.render.release import Service
 from fleetctl.spec.units import parse_duration, seconds
 
 TITLES = {"nats": "NATS", "worker": "the worker", "gateway": "the gateway", "batch": "the runner of batch jobs"}
-STOP_LIMIT = {"nats": 30.0, "worker": 90.0, "gateway": 30.0, "batch": 90.0}
+STOP_LIMIT = {"nats": 30.0, "worker": 90.0, "gateway": 130.0, "batch": 90.0}
 """Seconds: TimeoutStopSec of the units."""
 
 
