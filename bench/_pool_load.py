@@ -29,7 +29,6 @@ from fleetctl.bench.load import Run, open_loop, run
 from fleetctl.bench.percentiles import percentile
 
 SHORTEST, LONGEST = 0.002, 0.2  # seconds of a request alone, before the pace; drawn evenly on a logarithmic scale
-MEAN = (LONGEST - SHORTEST) / math.log(LONGEST / SHORTEST)  # of that distribution: 43 ms
 WORDS = 8  # for each millisecond: longer requests take longer, as those of real models do
 TEXT = "word " * 1700
 _TICKS = os.sysconf("SC_CLK_TCK")
