@@ -131,7 +131,7 @@ class Envelope:
     trace: str = ""
     """``traceparent`` of the client, where it sent one."""
     body: str = ""
-    """Where a body is that is too long for the message: the name in the object store, or a URL."""
+    """Where a body is that is too long for the message: its name in the object store."""
     sent: int = 0
     """When the gateway published it."""
 

@@ -1,4 +1,4 @@
-"""Long bodies that wait in the object store or an S3-compatible bucket, while their requests wait in the queue."""
+"""Long bodies that wait in the object store, while their requests wait in the queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from nats.js.errors import APIError, NotFoundError
 
 from fleetctl.errors import FleetError
 from fleetctl.pool import wire
-from fleetctl.pool.client import Client, EngineGoneError, address
 
 log = logging.getLogger(__name__)
 
@@ -31,25 +30,20 @@ async def fetch(js: JetStreamContext, envelope: wire.Envelope) -> bytes:
     """The body of a request. Raises BodyGoneError."""
     for number in range(1, TRIES + 1):
         try:
-            if "://" in envelope.body:
-                return await _download(envelope.body)
             return await _read(js, envelope.body)
-        except (nats.errors.Error, APIError, TimeoutError, EngineGoneError) as error:
+        except (nats.errors.Error, APIError, TimeoutError) as error:
             log.info("the body of %s, try %d: %s", envelope.id, number, error or type(error).__name__)
             if number < TRIES:
                 await asyncio.sleep(0.5 * number)
-    raise BodyGoneError(f"the body of the request cannot be read from {_where(envelope.body)}")
+    raise BodyGoneError(f"the body of the request cannot be read from the bucket {wire.BODIES}")
 
 
 async def remove(js: JetStreamContext, envelope: wire.Envelope) -> None:
     """Remove the body of a request that is finished with. What cannot be removed is left to the store's own limit."""
     try:
-        if "://" in envelope.body:
-            await _delete(envelope.body)
-        else:
-            await _purge(js, envelope.body)
-    except (nats.errors.Error, APIError, EngineGoneError, TimeoutError, ValueError) as error:
-        log.info("the body of %s is left in %s: %s", envelope.id, _where(envelope.body), error)
+        await _purge(js, envelope.body)
+    except (nats.errors.Error, APIError, TimeoutError) as error:
+        log.info("the body of %s is left in the bucket %s: %s", envelope.id, wire.BODIES, error)
 
 
 async def _read(js: JetStreamContext, name: str) -> bytes:
@@ -85,43 +79,3 @@ async def _purge(js: JetStreamContext, name: str) -> None:
     await js.purge_stream(_STREAM, subject=f"$O.{wire.BODIES}.C.{info.nuid}")
     noted = base64.urlsafe_b64encode(name.encode()).decode()
     await js.purge_stream(_STREAM, subject=f"$O.{wire.BODIES}.M.{noted}")
-
-
-async def _download(url: str) -> bytes:
-    where, path = _parts(url)
-    client = Client(where)
-    try:
-        async with asyncio.timeout(PATIENCE * 6):
-            status, _, body = await client.whole("GET", path)
-    finally:
-        client.close()
-    if status == 404:
-        raise BodyGoneError("the body of the request is not in its bucket any more")
-    if status != 200:
-        raise EngineGoneError(f"the store of long bodies answers {status}", reached=True)
-    return body
-
-
-async def _delete(url: str) -> None:
-    where, path = _parts(url)
-    client = Client(where)
-    try:
-        async with asyncio.timeout(PATIENCE):
-            status = (await client.whole("DELETE", path)).status
-    finally:
-        client.close()
-    if status not in (200, 204, 404):
-        raise EngineGoneError(f"the store of long bodies answers {status}", reached=True)
-
-
-def _parts(url: str) -> tuple[str, str]:
-    try:
-        where, path = address(url)
-    except ValueError:
-        raise BodyGoneError("the request names no place where its body could be") from None
-    return f"{'https' if where.tls else 'http'}://{where.authority}", path
-
-
-def _where(body: str) -> str:
-    """The place, without what may be a signature."""
-    return body.partition("?")[0] if "://" in body else f"the bucket {wire.BODIES}"

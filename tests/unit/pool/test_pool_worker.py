@@ -16,7 +16,6 @@ from standin_engine import embedding
 
 from fleetctl.pool import nats, wire
 from fleetctl.pool.client import Client as Http
-from fleetctl.pool.http import Exchange, Server
 
 pytestmark = needs_nats
 
@@ -154,35 +153,6 @@ def test_a_long_body_is_fetched_from_the_store_and_removed(server: NatsServer, t
             gone = await asker.send("m", "", path="/v1/completions", body="never there")
             (frame,) = await asker.answer(gone)
             assert (frame.kind, frame.status) == (wire.Kind.FAILED, 502)
-
-    asyncio.run(fetched())
-
-
-def test_a_body_in_a_bucket_is_fetched_by_its_url_and_removed(server: NatsServer, tmp_path: Path) -> None:
-    bucket = {"/bucket/b1": b'{"prompt":"from the bucket"}'}
-
-    async def handle(exchange: Exchange) -> None:
-        if exchange.method == "DELETE":
-            bucket.pop(exchange.path)
-            exchange.answer(204, b"")
-        elif exchange.path in bucket:
-            exchange.answer(200, bucket[exchange.path])
-        else:
-            exchange.answer(404, b"")
-
-    async def fetched() -> None:
-        one = engine(tmp_path, "m", pinned=True, task="generate")
-        store = Server(handle)
-        url = f"http://127.0.0.1:{await store.listen('127.0.0.1', 0)}/bucket"
-        async with asking(server.access) as asker, working(config(server.access, one)):
-            request = await asker.send("m", "", path="/v1/completions", body=f"{url}/b1?signature=secret")
-            assert (await asker.json(request))["choices"] == [{"text": "from the bucket"}]
-            await until(lambda: not bucket)
-            (frame,) = await asker.answer(
-                await asker.send("m", "", path="/v1/completions", body=f"{url}/b2?signature=s")
-            )
-            assert (frame.status, b"signature" in frame.body) == (502, False)
-        await store.stop(0.0)
 
     asyncio.run(fetched())
 
