@@ -1,7 +1,7 @@
 """Which models are loaded: what the policy decides (``fleetctl/pool/residency.py``), done through systemd's units.
 
 An engine is loaded once its health check says yes. One that dies while it is loaded is loading again as soon as systemd
-starts it again. If systemd does not, somebody has stopped it (the guard, when memory runs short, or an operator), or it
+starts it again. If systemd does not, somebody has stopped it, or it
 has given up: then the policy decides when it is started, after a while that grows from one time to the next.
 """
 
