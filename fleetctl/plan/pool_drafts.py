@@ -9,7 +9,7 @@ from fleetctl.facts.types import Observed
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
 from fleetctl.plan.engine_drafts import PROOFS
 from fleetctl.plan.pool import kind_of
-from fleetctl.render.release import Service
+from fleetctl.render.release import Release, Service
 from fleetctl.spec.units import parse_duration, seconds
 
 TITLES = {"nats": "NATS", "worker": "the worker", "gateway": "the gateway", "batch": "the runner of batch jobs"}
@@ -71,12 +71,21 @@ def _stop(move: Move, *parts: str) -> Iterable[Draft]:
 
 def _leaving(move: Move, box: str) -> dict[str, float]:
     """Units of the pool's engines on a box that do not stay as they are, with the seconds that they have to stop."""
-    staying = {(rank.unit, rank.digest) for _, rank in move.target.lodgers_on(box)}
+    return _without(move, box, move.source, move.target)
+
+
+def _coming(move: Move, box: str) -> dict[str, float]:
+    """Units of the pool's engines on a box that were not there before, with the seconds that they have to stop."""
+    return _without(move, box, move.target, move.source)
+
+
+def _without(move: Move, box: str, release: Release, other: Release) -> dict[str, float]:
+    same = {(rank.unit, rank.digest) for _, rank in other.lodgers_on(box)}
     stopping = move.difference.boxes[box].stop
     return {
         rank.unit: engine.stop_limit
-        for engine, rank in move.source.lodgers_on(box)
-        if (rank.unit, rank.digest) not in staying or rank.unit in stopping
+        for engine, rank in release.lodgers_on(box)
+        if (rank.unit, rank.digest) not in same or rank.unit in stopping
     }
 
 
@@ -106,11 +115,7 @@ def _start(move: Move, *parts: str) -> Iterable[Draft]:
                 {
                     "unit": service.unit,
                     "limit": STOP_LIMIT[service.kind],
-                    "engines": {
-                        rank.unit: engine.stop_limit
-                        for engine, rank in move.target.lodgers_on(service.box)
-                        if service.kind == "worker"
-                    },
+                    "engines": _coming(move, service.box) if service.kind == "worker" else {},
                 },
             )
 

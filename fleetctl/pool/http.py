@@ -107,6 +107,8 @@ class _Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:  # a trailer, which nobody reads
+            return
         name = name.lower()
         there = self._headers.get(name)
         self._headers[name] = value if there is None else there + b", " + value

@@ -117,6 +117,19 @@ def test_a_model_more_restarts_its_workers_and_the_gateways_and_leaves_engines_l
     assert made.gap.why == "as long as the pool starts and loads what is pinned"
 
 
+def test_a_change_that_is_undone_leaves_engines_loaded_that_stay_as_they_are() -> None:
+    source = pooled()
+    more = {
+        "minilm": {"pool": ["a", "b"], "pin": True, "concurrency": 8},
+        "small": {"pool": ["a", "b"], "memory": "12GiB"},
+        "qwen": {"pool": ["b"], "memory": "90GiB"},
+    }
+    made = plan(source, pooled(layouts__pool=more), all_in_pool(boxes_in(source), source))
+    (started,) = [step for step in made.steps if step.kind == "start_worker"]
+    loaded = {rank.unit for _, rank in source.lodgers_on("b")}
+    assert started.params["engines"] and not loaded & set(started.params["engines"])
+
+
 def test_another_build_of_a_loaded_engine_takes_its_worker_down_first() -> None:
     source = pooled()
     target = pooled(models__minilm__context=128)

@@ -57,7 +57,7 @@ class Asked:
         """
         if not self.given:
             return f"{_OWN}{next(_count):x}"
-        digest = sha256(self.path.encode())
+        digest = sha256("\0".join((self.path, self.model, self.content_type, self.accept, "")).encode())
         digest.update(body)
         return f"{self.given}.{digest.hexdigest()[:16]}"
 

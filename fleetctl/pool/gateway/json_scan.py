@@ -12,7 +12,9 @@ _IN_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*){0,1000}', re.DOTALL)
 _PLAIN = re.compile(rb'[^"\[\]{}]*(?:(?:"[^"\\]{0,64}"|\[[^"\[\]{}]*\]|\{[^"\[\]{}]*\})[^"\[\]{}]*){0,500}')
 """Many simple values in a row, as far as nothing is nested; long strings are faster to search than to match."""
 _TOP = re.compile(rb'["\[\]{},:]')
-_FIELD = re.compile(rb'[\s,]*"([^"\\]{0,64})"\s*:\s*(?:("[^"\\]{0,1000}"|[-+.\w]{1,40})\s*(?=[,}])|(?=["\[{]))')
+_FIELD = re.compile(
+    rb'\s*+(?:,\s*+)?+"([^"\\]{0,64})"\s*:\s*(?:("[^"\\]{0,1000}"|[-+.\w]{1,40})\s*(?=[,}])|(?=["\[{]))'
+)
 """A key with a simple value, or a key before a value of another kind: nearly all that stands at the top level."""
 
 

@@ -85,6 +85,8 @@ class Answers:
             kept = self._over.popleft()
             if self._kept.get(kept.key) is kept:
                 self.forget(kept.key)
+        while self._whole and self._whole[0].lost:
+            self._whole.popleft()
 
     async def send(self, kept: Kept, frame: wire.Frame) -> None:
         """A frame to all who wait for it."""

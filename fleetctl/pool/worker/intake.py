@@ -36,6 +36,8 @@ MOST_BROKEN = 3
 """Engines that may die of a request. It runs alone before the last."""
 MOST_BATCH_DELIVERIES = 10
 """Deliveries of a line of a batch job: it outlives more restarts of boxes than somebody would wait for."""
+QUICKLY = 64 * 1024
+"""Bytes of MessagePack that become JSON in the time of a few requests."""
 ASK = 0.15
 """Seconds that other workers have to say that they have a request that was delivered again."""
 
@@ -109,21 +111,21 @@ class Intake:
         else:
             outlet = ResultOutlet(self._js, envelope, self.box)
         request = Request(envelope, body, model, lane, delivery, outlet)
-        if delivered == 1 and not envelope.body:
+        if delivered == 1 and not envelope.body and not self._long_to_convert(request):
             self.accept(request)
         else:
             self.held[key] = request
             self.coming[model, lane] += 1
             self.task(self._prepare(request, delivered))
 
-    def accept(self, request: Request) -> None:
-        """A request with all that belongs to it: it waits for an engine from here on."""
+    def accept(self, request: Request, *, converted: bool = False) -> None:
+        """A request with all that belongs to it: it waits for an engine. ``converted``: its body is JSON."""
         desk = self._desks[request.model]
         self.held[request.key] = request
         if self.draining or not desk.serves:
             self.task(self.give_back([request]))
             return
-        request.content_type = request.envelope.content_type
+        request.content_type = convert.JSON if converted else request.envelope.content_type
         native = desk.speaks_messagepack
         if convert.is_msgpack(request.content_type) and not native:
             try:
@@ -139,8 +141,14 @@ class Intake:
         request.ready = True
         desk.put(request)
 
+    def _long_to_convert(self, request: Request) -> bool:
+        """Its MessagePack has to become JSON, and that takes so long that others would wait for it."""
+        packed = convert.is_msgpack(request.envelope.content_type) and not self._desks[request.model].speaks_messagepack
+        return packed and len(request.body) > QUICKLY
+
     async def _prepare(self, request: Request, delivered: int) -> None:
-        """Find out about a request that was delivered before, and get a body that lies elsewhere."""
+        """Find out about one that was delivered before, get a body that lies elsewhere, and convert a long one."""
+        converted = False
         try:
             if delivered > 1 and not await self._goes_on(request, delivered):
                 return
@@ -150,6 +158,13 @@ class Intake:
                 except bodies.BodyGoneError as error:
                     await self._failed(request, 502, error.message)
                     return
+            if self._long_to_convert(request):
+                try:
+                    request.body = await asyncio.to_thread(convert.to_json, request.body)
+                except wire.WireError as error:
+                    await self._failed(request, 400, error.message)
+                    return
+                converted = True
         except BaseException:
             self.lost([request])
             raise
@@ -159,7 +174,7 @@ class Intake:
             await request.ack()
             self.over(request)
         else:
-            self.accept(request)
+            self.accept(request, converted=converted)
 
     async def _goes_on(self, request: Request, delivered: int) -> bool:
         """Whether a request that was delivered before is to be worked on here."""
@@ -236,6 +251,9 @@ class Intake:
     def over(self, request: Request) -> None:
         """A request is finished with."""
         self.held.pop(request.key, None)
+        kept = self.answers.get(request.key)
+        if kept is not None and not kept.finished:  # its client has gone: nobody waits for the rest
+            self.answers.forget(request.key)
         self.counts["finished"] += 1
         if isinstance(request.delivery, Delivered):
             self.acked.note(request.lane, fields(request.delivery.reply)[1], request.envelope.id)

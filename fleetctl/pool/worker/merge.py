@@ -18,6 +18,8 @@ import msgpack
 from fleetctl.pool.worker import convert
 
 PATH = "/v1/embeddings"
+MOST_MERGED = 1 << 20
+"""Bytes of a body that is looked into; a longer one is a call of its own, which gains nothing from others."""
 MOST_INPUTS = 1024
 """Inputs of one call."""
 _IGNORED = frozenset({"input", "user"})
@@ -46,7 +48,7 @@ class Mergeable(NamedTuple):
 def mergeable(path: str, content_type: str, body: bytes, packed: bool = False) -> Mergeable | None:
     """What of a request can be merged; None: it has to go alone (another path, odd inputs). ``packed``: the answer is
     wanted in MessagePack, from an engine that speaks it."""
-    if path != PATH:
+    if path != PATH or len(body) > MOST_MERGED:
         return None
     try:
         if convert.is_msgpack(content_type):

@@ -5,7 +5,7 @@ GET  /metrics                       Prometheus text
 GET  /state                         JSON (fleetctl/pool/worker/state.py)
 POST /models/NAME/load|evict        as soon as what runs allows
 POST /models/NAME/pin|unpin         in place of what fleet.yaml says
-POST /v1/…                          a request for an engine of this box, by the model in its body
+POST /v1/embeddings and so on       a request for an engine of this box, by the model in its body
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import msgpack
 
 from fleetctl.pool import wire
+from fleetctl.pool.gateway.models import PATHS
 from fleetctl.pool.http import ClientGoneError, Exchange
 from fleetctl.pool.worker import convert
 from fleetctl.pool.worker.loading import RefusedLoadError
@@ -98,13 +99,14 @@ class Rest:
             self._get(exchange, path)
         elif method == "POST" and path.startswith("/models/"):
             self._wish(exchange, path)
-        elif method == "POST" and path.startswith("/v1/"):
+        elif method == "POST" and path in PATHS:
             await self._call(exchange, path)
         else:
             _say(
                 exchange,
                 404,
-                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|pin|unpin and /v1/…",
+                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|pin|unpin and "
+                + ", ".join(PATHS),
             )
 
     def _get(self, exchange: Exchange, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import msgpack
@@ -130,3 +131,15 @@ def test_long_bodies_of_every_kind_are_passed_over(body: str) -> None:
     found = scanned(JsonScanner(), body.encode(), [65536, 65537, 300_000]).found
     assert found.get("model", "a") == "a"
     assert bool(found) == ("[[[[" not in body)  # which no engine would read either
+
+
+@pytest.mark.parametrize("odd", [b",", b" ", b" ,", b", ,", b"1,", b'"', b"[],", b"\t\n"])
+def test_no_body_takes_longer_per_byte_than_another(odd: bytes) -> None:
+    def seconds(piece: bytes) -> float:
+        body = b'{"model":"m",' + piece * ((1 << 17) // len(piece))
+        began = time.process_time()
+        scanned(JsonScanner(), body, list(range(16384, len(body), 16384)))
+        return time.process_time() - began
+
+    plain = seconds(b'"key": 1, ')
+    assert seconds(odd) < 20 * (plain + 0.02)

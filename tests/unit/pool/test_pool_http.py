@@ -117,6 +117,17 @@ def test_a_body_in_chunks_is_read() -> None:
         assert client.getresponse().read() == b"one two three"
 
 
+def test_what_follows_a_body_in_chunks_is_no_header() -> None:
+    async def headers(exchange: Exchange) -> None:
+        await exchange.read(1 << 20)
+        exchange.answer(200, b",".join(sorted(exchange.headers)))
+
+    with serving(headers) as served:
+        head = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        told = all_of(raw(served.port, head + b"3\r\nabc\r\n0\r\nx-model: other\r\nhost: y\r\n\r\n"))
+        assert told.endswith(b"connection,host,transfer-encoding")
+
+
 def test_a_body_is_read_no_faster_than_it_is_taken() -> None:
     taken: list[int] = []
 

@@ -337,3 +337,13 @@ async def again(what: Callable[[], Coroutine[Any, Any, Any]]) -> None:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", ["1", "10k", "true", "7"])
+def test_a_box_of_any_name_gets_a_configuration_that_nats_reads(tmp_path: Path, name: str) -> None:
+    text = files_of("queue", tmp_path)["nats.conf"]
+    assert 'server_name: "a"' in text
+    path = tmp_path / "nats.conf"
+    path.write_text(text.replace('server_name: "a"', f'server_name: "{name}"'))
+    told = subprocess.run([PROGRAM, "-t", "-c", str(path)], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr

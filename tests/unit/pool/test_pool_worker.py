@@ -202,6 +202,8 @@ def test_a_client_that_goes_takes_its_work_with_it(server: NatsServer, tmp_path:
             await _until_async(lambda: _cut(one.unit), 1)
             assert not asker.frames.get(waits)
             await _empty(asker)
+            kept = [worker.intake.answers.get(wire.token(request)) for request in (waits, stream)]
+            assert kept == [None, None], "nobody waits for what there is of them"
             assert await asker.json(await asker.send("m", "next", path="/v1/completions"))
             await asker.client.publish(wire.cancel_subject("early"))
             await asker.client.flush()
