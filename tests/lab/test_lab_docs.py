@@ -32,6 +32,8 @@ ELSEWHERE = {
     "fleetctl eval tools --suite tool-eval-bench": "test_lab_suites.py, in an environment of its own",
     "fleetctl eval tools --suite inspect:inspect_evals/gsm8k --within 1h": "test_lab_suites.py, another task",
     "fleetctl eval tools --suite inspect:my_task.py@name": "test_lab_suites.py",
+    "fleetctl plan --to pool": "test_lab_pool.py, for these boxes have no pool",
+    "fleetctl cutover --to pool": "test_lab_pool.py",
     "fleetctl pool status": "../unit/test_pool_command.py, for these boxes have no pool",
     "fleetctl pool pin minilm": "../unit/test_pool_command.py",
     "fleetctl pool load qwen3-tiny --box spark1": "../unit/test_pool_command.py",
