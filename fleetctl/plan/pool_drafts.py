@@ -9,12 +9,11 @@ from fleetctl.facts.types import Observed
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
 from fleetctl.plan.engine_drafts import PROOFS
 from fleetctl.plan.pool import kind_of
+from fleetctl.render.names import POOL_STOP_LIMITS
 from fleetctl.render.release import Release, Service
 from fleetctl.spec.units import parse_duration, seconds
 
 TITLES = {"nats": "NATS", "worker": "the worker", "gateway": "the gateway", "batch": "the runner of batch jobs"}
-STOP_LIMIT = {"nats": 30.0, "worker": 90.0, "gateway": 130.0, "batch": 90.0}
-"""Seconds: TimeoutStopSec of the units."""
 
 
 def ship_programs(move: Move) -> Iterable[Draft]:
@@ -63,7 +62,7 @@ def _stop(move: Move, *parts: str) -> Iterable[Draft]:
                 boxes if kind == "nats" else frozenset({box}),
                 {
                     "unit": unit,
-                    "limit": STOP_LIMIT[kind],
+                    "limit": float(POOL_STOP_LIMITS[kind]),
                     "engines": _leaving(move, box) if kind == "worker" else {},
                 },
             )
@@ -114,7 +113,7 @@ def _start(move: Move, *parts: str) -> Iterable[Draft]:
                 frozenset({service.box}),
                 {
                     "unit": service.unit,
-                    "limit": STOP_LIMIT[service.kind],
+                    "limit": float(POOL_STOP_LIMITS[service.kind]),
                     "engines": _coming(move, service.box) if service.kind == "worker" else {},
                 },
             )

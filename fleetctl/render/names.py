@@ -29,6 +29,8 @@ WORKER_UNIT = "fleetctl-worker.service"
 BATCH_UNIT = "fleetctl-batch.service"
 POOL_UNITS = (GATEWAY_UNIT, WORKER_UNIT, BATCH_UNIT, NATS_UNIT)
 """Of a pool, in the order in which they stop."""
+POOL_STOP_LIMITS = {"nats": 30, "worker": 90, "gateway": 130, "batch": 90}
+"""Part of a pool → seconds that its unit has to stop (TimeoutStopSec=)."""
 LOOPBACK = "127.0.0.1"
 """Where the engines of a pool and its workers listen: nobody but their own box has business there."""
 

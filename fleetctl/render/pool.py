@@ -20,6 +20,7 @@ from fleetctl.render.names import (
     LOOPBACK,
     NATS_UNIT,
     POOL_FOLDER,
+    POOL_STOP_LIMITS,
     PYTHON,
     UNIT_FOLDER,
     WORKER_UNIT,
@@ -107,6 +108,7 @@ def _nats(fleet: Fleet, nats: Nats, box: str) -> tuple[Service, tuple[File, ...]
         "nats.service.j2",
         box=box,
         credentials=credentials,
+        stop_limit=POOL_STOP_LIMITS["nats"],
         state=STATE,
         program=nats.program,
         config=f"{_credentials(NATS_UNIT)}/nats.conf",
@@ -135,15 +137,7 @@ def _gateway(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, 
         store=pool.nats.store // SHARE_OF_BODIES,
     )
     files, credentials = _program_files(fleet, "gateway", wire.as_json(config), "gateway")
-    unit = fill(
-        "systemd",
-        "gateway.service.j2",
-        box=box,
-        nats_unit=NATS_UNIT,
-        credentials=credentials,
-        programs=folder_of(pool_bundle()),
-        config=f"{_credentials(GATEWAY_UNIT)}/config",
-    )
+    unit = _program_unit("gateway", box, GATEWAY_UNIT, credentials)
     return _service("gateway", box, GATEWAY_UNIT, (address, pool.port), PYTHON, unit, files)
 
 
@@ -166,17 +160,8 @@ def _worker(
     files, credentials = _program_files(fleet, "worker", wire.as_json(config), "worker")
     place = Place(layout, lodgers[0].engine.model, box, 0, (box,), 0, 0.0)
     foreign, others = fleet.superseded_on(box), cannot_share(fleet, place)
-    unit = fill(
-        "systemd",
-        "worker.service.j2",
-        box=box,
-        nats_unit=NATS_UNIT,
-        credentials=credentials,
-        conflicts=sorted({*others, *foreign}),
-        after={*foreign, *(other for other in others if other < WORKER_UNIT)},
-        programs=folder_of(pool_bundle()),
-        config=f"{_credentials(WORKER_UNIT)}/config",
-    )
+    after = {*foreign, *(other for other in others if other < WORKER_UNIT)}
+    unit = _program_unit("worker", box, WORKER_UNIT, credentials, conflicts=sorted({*others, *foreign}), after=after)
     service, made = _service("worker", box, WORKER_UNIT, (LOOPBACK, pool.worker_port), PYTHON, unit, files)
     # It would take an engine that stops to be replaced for one that died: with the engines it starts again itself.
     units = tuple(f"{UNIT_FOLDER}/{lodger.engine.head.unit}" for lodger in lodgers)
@@ -214,15 +199,7 @@ def _batch(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, tu
         credentials["key"] = f"{POOL_FOLDER}/batch.key"
         content = f"@secret:{key}@\n"
         files.append(File(path=credentials["key"], content=content, mode=0o600, secrets={key: keys[key]}))
-    unit = fill(
-        "systemd",
-        "batch.service.j2",
-        box=box,
-        nats_unit=NATS_UNIT,
-        credentials=credentials,
-        programs=folder_of(pool_bundle()),
-        config=f"{_credentials(BATCH_UNIT)}/config",
-    )
+    unit = _program_unit("batch", box, BATCH_UNIT, credentials)
     return _service("batch", box, BATCH_UNIT, ("", 0), PYTHON, unit, files)
 
 
@@ -286,6 +263,21 @@ def _program_files(
         ),
     ]
     return files, {**paths, **({"ca": nats.tls.ca} if nats.tls and nats.tls.ca else {})}
+
+
+def _program_unit(kind: str, box: str, unit: str, credentials: Mapping[str, str], **values: Any) -> str:
+    """The text of the unit of one of fleetctl's own programs."""
+    return fill(
+        "systemd",
+        f"{kind}.service.j2",
+        box=box,
+        nats_unit=NATS_UNIT,
+        credentials=credentials,
+        programs=folder_of(pool_bundle()),
+        config=f"{_credentials(unit)}/config",
+        stop_limit=POOL_STOP_LIMITS[kind],
+        **values,
+    )
 
 
 def _service(

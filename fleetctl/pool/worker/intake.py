@@ -11,8 +11,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import nats.errors
 from nats.aio.client import Client
@@ -23,6 +22,7 @@ from fleetctl.pool import wire
 from fleetctl.pool.worker import bodies, convert, dead, merge
 from fleetctl.pool.worker.acked import Acked
 from fleetctl.pool.worker.answers import Answers
+from fleetctl.pool.worker.beside import Beside
 from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.pull import Delivered, fields
@@ -40,6 +40,10 @@ QUICKLY = 64 * 1024
 """Bytes of MessagePack that become JSON in the time of a few requests."""
 ASK = 0.15
 """Seconds that other workers have to say that they have a request that was delivered again."""
+
+
+def _left(error: BaseException) -> None:
+    log.warning("a request was left to its next delivery: %s", error, exc_info=error)
 
 
 class Intake:
@@ -62,19 +66,7 @@ class Intake:
         self._desks = desks
         self._died = died
         self._seen = Seen()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.warning("a request was left to its next delivery: %s", error, exc_info=error)
+        self.task = Beside(_left).start
 
     # Arrival
 

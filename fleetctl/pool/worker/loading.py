@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fleetctl.errors import FleetError
 from fleetctl.pool import residency
+from fleetctl.pool.worker.beside import Beside
 from fleetctl.pool.worker.demand import Waiting
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.units import UnitError, Units
@@ -63,7 +63,7 @@ class Loading:
         self._changed = changed
         self._elsewhere = elsewhere
         self._kept: Path | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._task = Beside(_unexpected).start
 
     def keep_wishes(self, path: Path) -> None:
         """Wish what was wished before, and keep in this file what is wished from now on."""
@@ -297,13 +297,6 @@ class Loading:
                 self.died(engine)
         engine.watched = False
 
-    def _task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("%s", error, exc_info=error)
+def _unexpected(error: BaseException) -> None:
+    log.error("%s", error, exc_info=error)

@@ -230,3 +230,8 @@ class WorkerProcess:
         assert self.process
         self.process.send_signal(how)
         return self.process.wait(30)
+
+
+def phases(worker: Worker) -> dict[str, str]:
+    """Model → phase."""
+    return {one.name: one.phase for desk in worker.desks.values() for one in desk.engines}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from natsserver import NatsServer, needs_nats, running
+from natsserver import NatsServer, needs_nats
 from poolworker import (
     Asker,
     ProcessUnits,
@@ -26,12 +26,6 @@ from standin_engine import embedding
 from fleetctl.pool import wire
 
 pytestmark = needs_nats
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with running(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from natsserver import NatsServer, needs_nats, running
-from poolworker import ProcessUnits, asking, config, engine, until, working
+from natsserver import NatsServer, needs_nats
+from poolworker import ProcessUnits, asking, config, engine, phases, until, working
 from standin_engine import embedding
 
 from fleetctl.pool import residency
@@ -19,24 +18,6 @@ from fleetctl.pool.worker import loading
 from fleetctl.pool.worker.worker import Worker
 
 pytestmark = needs_nats
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with running(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def units() -> Iterator[ProcessUnits]:
-    units = ProcessUnits()
-    yield units
-    units.end()
-
-
-def phases(worker: Worker) -> dict[str, str]:
-    """Model → phase."""
-    return {one.name: one.phase for desk in worker.desks.values() for one in desk.engines}
 
 
 def hurry(worker: Worker) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from natsserver import NatsServer, free_port, needs_nats, running
 from fleetctl.pool import nats, wire
 
 pytestmark = needs_nats
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with running(tmp_path) as server:
-        yield server
 
 
 def test_streams_consumers_and_the_bucket_are_made_once_and_changed_where_they_differ(server: NatsServer) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
-from natsserver import NatsServer, needs_nats, running
+from natsserver import NatsServer, needs_nats
 from poolworker import Asker, asking, until
 
 from fleetctl.pool import nats, wire
@@ -18,12 +16,6 @@ from fleetctl.pool.worker.acked import Acked
 from fleetctl.pool.worker.pull import Pull, fields
 
 pytestmark = needs_nats
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with running(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)

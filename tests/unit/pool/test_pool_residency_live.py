@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from natsserver import NatsServer, needs_nats, running
-from poolworker import ProcessUnits, asking, config, engine, until, working
+from natsserver import NatsServer, needs_nats
+from poolworker import ProcessUnits, asking, config, engine, phases, until, working
 from standin_engine import embedding
 
 from fleetctl.onbox import pool as onbox
@@ -18,28 +17,9 @@ from fleetctl.onbox.main import Call, OpError
 from fleetctl.pool import residency, wire
 from fleetctl.pool.client import Client as Http
 from fleetctl.pool.wishes import Wished, read
-from fleetctl.pool.worker.worker import Worker
 from fleetctl.run.pool import PoolWorker
 
 pytestmark = needs_nats
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with running(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def units() -> Iterator[ProcessUnits]:
-    units = ProcessUnits()
-    yield units
-    units.end()
-
-
-def phases(worker: Worker) -> dict[str, str]:
-    """Model → phase."""
-    return {one.name: one.phase for desk in worker.desks.values() for one in desk.engines}
 
 
 def test_wishes_outlast_the_worker_until_they_are_met(server: NatsServer, units: ProcessUnits, tmp_path: Path) -> None:

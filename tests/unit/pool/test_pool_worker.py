@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
 import pytest
-from natsserver import NatsServer, needs_nats, running
+from natsserver import NatsServer, needs_nats
 from poolworker import Asker, asking, config, engine, seen, until, working
 from standin_engine import embedding
 
@@ -18,12 +17,6 @@ from fleetctl.pool import nats, wire
 from fleetctl.pool.client import Client as Http
 
 pytestmark = needs_nats
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with running(tmp_path) as server:
-        yield server
 
 
 def test_a_request_is_answered_and_acknowledged(server: NatsServer, tmp_path: Path) -> None:
