@@ -220,7 +220,9 @@ def ran(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "COLUMNS": "120",
         "TERM": "xterm-256color",
     }
-    line = f"timeout -s INT --preserve-status 6 {text.partition('#')[0]}" if ENDLESS.search(text) else text
+    # --foreground: where the shell does not make way for timeout, top would be of a background process group, which a
+    # terminal stops for good.
+    line = f"timeout --foreground -s INT --preserve-status 6 {text.partition('#')[0]}" if ENDLESS.search(text) else text
     if ENDLESS.search(text) and " top" in text and "--json" not in text:
         line = f"script -qefc '{line}' /dev/null"
     return subprocess.run(
