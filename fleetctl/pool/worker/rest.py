@@ -5,6 +5,7 @@ GET  /metrics                       Prometheus text
 GET  /state                         JSON (fleetctl/pool/worker/state.py)
 POST /models/NAME/load|evict        as soon as what runs allows
 POST /models/NAME/pin|unpin         in place of what fleet.yaml says
+POST /models/NAME/restart           its engines are started anew, each after its last request
 POST /v1/embeddings and so on       a request for an engine of this box, by the model in its body
 """
 
@@ -96,7 +97,7 @@ class Rest:
         if not self._worker.ready:
             _say(exchange, 503, "the worker has no connection to NATS yet")
         elif method in ("GET", "HEAD"):
-            self._get(exchange, path)
+            await self._get(exchange, path)
         elif method == "POST" and path.startswith("/models/"):
             self._wish(exchange, path)
         elif method == "POST" and path in PATHS:
@@ -105,11 +106,11 @@ class Rest:
             _say(
                 exchange,
                 404,
-                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|pin|unpin and "
+                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|pin|unpin|restart and "
                 + ", ".join(PATHS),
             )
 
-    def _get(self, exchange: Exchange, path: str) -> None:
+    async def _get(self, exchange: Exchange, path: str) -> None:
         worker = self._worker
         if path == "/health":
             well = worker.connected and not worker.intake.draining
@@ -118,7 +119,8 @@ class Rest:
         elif path == "/metrics":
             exchange.answer(200, metrics(worker).encode(), TEXT)
         elif path == "/state":
-            exchange.answer(200, json.dumps(state(worker)).encode())
+            queue = await worker.queue.told(worker.client)
+            exchange.answer(200, json.dumps({**state(worker), "queue": queue}).encode())
         else:
             _say(exchange, 404, f"there is no {path}; there is /health, /metrics and /state")
 
@@ -130,13 +132,15 @@ class Rest:
                 loading.wish(unquote(name), "load")
             elif what == "evict":
                 loading.wish(unquote(name), "evict")
+            elif what == "restart":
+                loading.restart(unquote(name))
             elif what in ("pin", "unpin"):
                 loading.pin(unquote(name), what == "pin")
             else:
                 _say(
                     exchange,
                     404,
-                    f"{what!r} is nothing that can be done with a model; there is load, evict, pin, unpin",
+                    f"{what!r} is nothing that can be done with a model; there is load, evict, pin, unpin, restart",
                 )
                 return
             told = {
@@ -144,7 +148,7 @@ class Rest:
             }
             exchange.answer(202, json.dumps(told).encode())
         except RefusedLoadError as error:
-            _say(exchange, 409 if "memory" in error.message or "pinned" in error.message else 404, str(error))
+            _say(exchange, 404 if "has no model" in error.message else 409, str(error))
 
     async def _call(self, exchange: Exchange, path: str) -> None:
         body = await exchange.read(MOST_BODY)
