@@ -1,4 +1,4 @@
-"""A box of a pool that is drained and comes back, engines that are started anew, and what the worker says of the queue."""
+"""A box of a pool that is drained and comes back, engines started anew, and what the worker says of the queue."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from natsserver import NatsServer, needs_nats
 from poolworker import ProcessUnits, asking, config, engine, phases, seen, until, working
 
 from fleetctl.onbox import kept
+from fleetctl.onbox import pool as onbox
+from fleetctl.onbox.main import Call, OpError
 from fleetctl.pool import wire
 from fleetctl.pool.client import Client as Http
 from fleetctl.pool.worker import drained
@@ -99,5 +102,37 @@ def test_the_queue_is_told_as_jetstream_has_it(server: NatsServer, tmp_path: Pat
             one = queue["models"]["m"]
             assert one.pop("oldest") >= 0.1
             assert one == {"waiting": 3, "at_work": 0, "stored": 3, "redelivered": 0, "batch": 0, "dead": 1}
+
+    asyncio.run(story())
+
+
+def test_what_fleetctl_asks_of_a_worker_is_over_when_it_is_done(
+    server: NatsServer, tmp_path: Path, units: ProcessUnits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        access = wire.NatsAccess((server.url,))
+        one = engine(tmp_path, "m", pinned=True)
+        settings = config(access, one)
+        file = tmp_path / "worker.json"
+        file.write_text(json.dumps(wire.as_json(settings)))
+        monkeypatch.setattr(onbox, "CONFIG", str(file))
+        monkeypatch.setattr(
+            onbox, "invocation", lambda unit: str(units.processes[unit].pid) if units.processes else None
+        )
+        monkeypatch.setattr(onbox, "LOOK_EVERY", 0.05)
+        call = Call(1, lambda message: None)
+        async with asking(access) as asker, working(settings, units) as worker:
+            told = await asyncio.to_thread(onbox.pool_restart, call, "m", one.unit, 20.0)
+            assert len(units.starts) == 2 and told["waited"] > 0
+            with pytest.raises(OpError, match="has no model"):
+                await asyncio.to_thread(onbox.pool_restart, call, "x", one.unit, 20.0)
+            with pytest.raises(OpError, match="takes requests although its box is drained"):
+                await asyncio.to_thread(onbox.pool_idle, call, 0.1)
+            running = await asker.send("m", "slow 800")
+            await until(lambda: worker.intake.held)
+            worker.drain(True)
+            assert (await asyncio.to_thread(onbox.pool_idle, call, 0.1))["left"] == 1
+            assert (await asyncio.to_thread(onbox.pool_idle, call, 20.0))["left"] == 0
+            await asker.embedding(running)
 
     asyncio.run(story())
