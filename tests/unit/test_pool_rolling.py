@@ -93,7 +93,7 @@ def test_engines_that_are_loaded_start_anew_one_after_the_other(name: str | None
 def test_what_is_not_loaded_and_what_is_on_a_drained_box_does_not_start_anew() -> None:
     with pytest.raises(RefusedError, match="nothing of small is loaded"):
         plan_restart(SUBJECT, seen(pooled()), playbook, "small")
-    with pytest.raises(RefusedError, match="b is .*drained"):
+    with pytest.raises(RefusedError, match=r"b is .*drained"):
         plan_restart(SUBJECT, seen(pooled(), "b"), playbook, "minilm")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from poolworker import ProcessUnits, asking, config, engine, phases, seen, until
 from fleetctl.onbox import kept
 from fleetctl.onbox import pool as onbox
 from fleetctl.onbox.main import Call, OpError
+from fleetctl.onbox.poolwatch import PoolPages
 from fleetctl.pool import wire
 from fleetctl.pool.client import Client as Http
 from fleetctl.pool.worker import drained
@@ -97,7 +99,11 @@ def test_the_queue_is_told_as_jetstream_has_it(server: NatsServer, tmp_path: Pat
                 await asker.send("m", "hello")
             await asker.js.publish(wire.dead_subject("m"), b"given up")
             await asyncio.sleep(0.2)
-            queue = (await asked(worker, "GET", "/state"))[1]["queue"]
+            listen = worker.config.listen
+            service = {"kind": "worker", "address": listen.host, "port": listen.port}
+            read = PoolPages([service], time.monotonic() + 5)
+            page = (await asyncio.to_thread(read.told))["worker"]
+            queue = page["state"]["queue"]
             assert queue["limit"] == 1000
             one = queue["models"]["m"]
             assert one.pop("oldest") >= 0.1
