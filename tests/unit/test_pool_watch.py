@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
-from planned import GIB
-from pooled import PASSWORDS, pooled
+from planned import GIB, boxes_in
+from pooled import PASSWORDS, all_in_pool, pooled
+from rich.console import Console
 from test_watch_watcher import Box, watching
 
+from fleetctl.cli.show_status import show_status
+from fleetctl.facts.assess import assess
+from fleetctl.run.overview import Overview
+from fleetctl.watch.metrics import families
 from fleetctl.watch.sample import Sample
+from fleetctl.watch.top.history import History
+from fleetctl.watch.top.pool import pool_lines
+from fleetctl.watch.top.wrong import remarks
 
 RELEASE = pooled(pool={"nats": {"boxes": ["a"], "passwords": PASSWORDS}, "gateways": ["a", "b"]})
 
@@ -98,3 +107,32 @@ def test_counts_go_on_through_a_worker_that_is_started_again_and_one_that_is_sil
     assert (second.engines[0].phase, second.engines[0].running, second.engines[0].requests) == ("unknown", None, 105.0)
     assert second.waiting is None and second.models["minilm"].waiting is None
     assert next(one for one in second.programs if one.kind == "worker").why == "gone"
+
+
+def test_status_and_top_show_engines_and_queue_and_the_exporter_has_them() -> None:
+    _, now = two(PoolBox("a"), PoolBox("b"))
+    history = History()
+    history.add(now)
+    lines = [line.plain for line in pool_lines(now, 80)]
+    assert all(len(line) <= 80 for line in lines[:-1])
+    assert lines[1].split() == ["minilm@a", "loaded", "20", "200", "2", "1", "9", "1.50s", "1.0G", "yes"]
+    assert "10 waiting, the oldest for 9.00s, 6 batch lines; 6/s refused (429)" in lines[-1]
+    assert "pool/small@a could not be loaded: no weights" in [one.text for one in remarks(now, None, history)]
+    found = assess(all_in_pool(boxes_in(RELEASE), RELEASE), "a", "office")
+    out = Console(width=100, record=True, file=io.StringIO())
+    show_status(Overview(found, {}, now), out, every=False)
+    text = out.export_text()
+    for told in ("pool/minilm@a  loaded, pinned", "minilm      9   1.5 s        2            3             1"):
+        assert told in text, text
+    assert "gateway: a active, b active" in text and "could not be loaded: no weights" in text
+    series = {
+        (one.name, *sorted(one.labels.items())): one.value
+        for family in families(now, {}, 0.1)
+        for one in family.samples
+        if one.name.startswith("fleetctl_pool")
+    }
+    model = (("fleet", "office"), ("model", "minilm"))
+    assert series["fleetctl_pool_requests_waiting", *model] == 9 and series["fleetctl_pool_refused_total", *model] == 26
+    worker = (("box", "a"), ("fleet", "office"), ("program", "worker"))
+    assert series["fleetctl_pool_program_connected", *worker] == 1
+    assert sum(value for (name, *_), value in series.items() if name == "fleetctl_pool_engine_failed") == 2

@@ -23,6 +23,7 @@ from fleetctl.watch.top.child import PROGRAM
 from fleetctl.watch.top.commands import alone, command_of
 from fleetctl.watch.top.dialogs import Ask, Help, Output
 from fleetctl.watch.top.history import History
+from fleetctl.watch.top.pool import pool_lines
 from fleetctl.watch.top.tables import NARROW, WIDE, Table, boxes, over_time
 from fleetctl.watch.top.words import cut
 from fleetctl.watch.top.wrong import remarks
@@ -175,11 +176,13 @@ class Top(App[None]):
             return
         self._selected = max(0, min(self._selected, len(sample.copies) - 1))
         table = Table(sample, self.history, width)
-        lines = [Text(), table.head(), *table.copies(self._selected), table.total()]
+        copies = [table.head(), *table.copies(self._selected), table.total()]
+        lines = [Text(), *copies] if sample.copies or sample.pool is None else []
+        lines += [Text(), *pool_lines(sample, width)] if sample.pool is not None else []
         of_boxes = [Text(), *boxes(sample, width)]
         room = height - 2 - len(told) - len(lines) - len(of_boxes)
         tall = min(GRAPH, room - 5) if width >= WIDE else 0
-        in_time = over_time(sample, self.history, width, max(0, tall))
+        in_time = over_time(sample, self.history, width, max(0, tall)) if sample.copies or sample.pool is None else []
         for name, text in (("table", lines), ("boxes", of_boxes), ("time", [Text(), *in_time])):
             screen.query_one(f"#{name}", Static).update(Text("\n").join(text))
 
