@@ -20,7 +20,7 @@ from fleetctl.errors import FleetError
 from fleetctl.facts.assess import Assessment
 from fleetctl.watch.sample import Sample
 from fleetctl.watch.top.child import PROGRAM
-from fleetctl.watch.top.commands import alone, command_of
+from fleetctl.watch.top.commands import alone, chosen_from, command_of
 from fleetctl.watch.top.dialogs import Ask, Help, Output
 from fleetctl.watch.top.history import History
 from fleetctl.watch.top.pool import pool_lines
@@ -174,11 +174,13 @@ class Top(App[None]):
         if sample is None:
             screen.query_one("#table", Static).update(Text("  looking at the engines…"))
             return
-        self._selected = max(0, min(self._selected, len(sample.copies) - 1))
+        self._selected = max(0, min(self._selected, len(chosen_from(sample)) - 1))
         table = Table(sample, self.history, width)
         copies = [table.head(), *table.copies(self._selected), table.total()]
         lines = [Text(), *copies] if sample.copies or sample.pool is None else []
-        lines += [Text(), *pool_lines(sample, width)] if sample.pool is not None else []
+        lines += (
+            [Text(), *pool_lines(sample, width, self._selected - len(sample.copies))] if sample.pool is not None else []
+        )
         of_boxes = [Text(), *boxes(sample, width)]
         room = height - 2 - len(told) - len(lines) - len(of_boxes)
         tall = min(GRAPH, room - 5) if width >= WIDE else 0
@@ -235,10 +237,11 @@ class Top(App[None]):
     def action_command(self, key: str) -> None:
         """Show the command of a key for the chosen copy, ask, run it."""
         sample = self._sample
-        if sample is None or not sample.copies:
+        rows = chosen_from(sample) if sample is not None else []
+        if sample is None or not rows:
             self.notify("there is no copy to choose")
             return
-        copy = sample.copies[self._selected]
+        copy = rows[self._selected]
         command = command_of(key, copy, self._options)
         if command.changes and not self._may_change:
             self.notify("--via: run changes where the fleet.yaml is", severity="warning")

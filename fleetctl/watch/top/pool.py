@@ -13,8 +13,11 @@ _HEADS = ("req/s", "tok/s", "run", "here", "queue", "oldest", "memory", "pinned"
 _WIDTHS = (6, 7, 4, 5, 6, 7, 7, 7)
 
 
-def pool_lines(sample: Sample, width: int) -> list[Text]:
-    """Engines and queue; nothing where there is no pool. ``queue`` and ``oldest`` are the model's, of all boxes."""
+def pool_lines(sample: Sample, width: int, selected: int | None = None) -> list[Text]:
+    """Engines and queue; nothing where there is no pool. ``queue`` and ``oldest`` are the model's, of all boxes.
+
+    ``selected`` is the number of an engine, or of none.
+    """
     pool = sample.pool
     if pool is None:
         return []
@@ -23,9 +26,11 @@ def pool_lines(sample: Sample, width: int) -> list[Text]:
     head = "".join(f" {word:>{size}}" for word, size in zip(_HEADS, _WIDTHS, strict=True))
     lines = [Text(f"  {'pool':<{label}} {'state':<10}{head}", style="bold")]
     drained = {program.box for program in pool.programs if program.drained}
-    for engine, name in zip(pool.engines, names, strict=True):
+    for index, (engine, name) in enumerate(zip(pool.engines, names, strict=True)):
         state = "drained" if engine.box in drained and engine.phase == "loaded" else engine.phase
-        line = Text(f"  {cut(name, label):<{label}} ")
+        chosen = index == selected
+        line = Text()
+        line.append(f"{'>' if chosen else ' '} {cut(name, label):<{label}} ", style="bold reverse" if chosen else "")
         line.append(f"{state:<10}", style=_STYLES.get(state, "yellow"))
         line.append(_figures(engine, pool))
         lines.append(line)
