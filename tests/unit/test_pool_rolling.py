@@ -16,6 +16,7 @@ from fleetctl.remote.boxes import Boxes
 from fleetctl.render.release import Release
 from fleetctl.run.planning import Look, Subject, plan_cutover
 from fleetctl.run.rolling import plan_drain, plan_restart, plan_undrain
+from fleetctl.watch.logs.names import chosen, sources_of
 
 POOL: dict[str, Any] = {"nats": {"boxes": ["a"], "passwords": PASSWORDS}}
 BOTH = {**POOL, "gateways": ["a", "b"]}
@@ -111,3 +112,16 @@ def test_a_change_of_the_pool_waits_for_a_box_that_is_drained() -> None:
     release, changed = pooled(pool=BOTH), pooled(pool={**BOTH, "limit": 7})
     with pytest.raises(RefusedError, match="b is drained, and its worker takes nothing until `fleetctl undrain b`"):
         plan_cutover(SUBJECT, changed, seen(release, "b"), playbook, "apply")
+
+
+def test_logs_of_a_pool_are_found_by_its_engines_models_and_programs() -> None:
+    release = pooled()
+    sources = sources_of(SUBJECT.fleet, release)
+
+    def units(*names: str, everything: bool = False) -> set[tuple[str, str]]:
+        return {(one.box, one.unit) for one in chosen(sources, names, release, ("a", "b"), everything=everything)}
+
+    minilm = "fleetctl-pool-minilm.service"
+    assert units("pool/minilm@a") == {("a", minilm)} and units("minilm") == {("a", minilm), ("b", minilm)}
+    assert units("worker") == {("a", "fleetctl-worker.service"), ("b", "fleetctl-worker.service")}
+    assert ("a", "fleetctl-nats.service") in units("a", everything=True) - units("a")

@@ -178,9 +178,8 @@ class Top(App[None]):
         table = Table(sample, self.history, width)
         copies = [table.head(), *table.copies(self._selected), table.total()]
         lines = [Text(), *copies] if sample.copies or sample.pool is None else []
-        lines += (
-            [Text(), *pool_lines(sample, width, self._selected - len(sample.copies))] if sample.pool is not None else []
-        )
+        in_pool = pool_lines(sample, width, self._selected - len(sample.copies))
+        lines += [Text(), *in_pool] if in_pool else []
         of_boxes = [Text(), *boxes(sample, width)]
         room = height - 2 - len(told) - len(lines) - len(of_boxes)
         tall = min(GRAPH, room - 5) if width >= WIDE else 0
