@@ -130,9 +130,7 @@ def test_a_pinned_engine_that_does_not_load_takes_the_move_back(moving: Moving) 
         assert moving.sh(box, "pgrep -f '[n]ats-server|[f]leetctl.pool' || echo none").strip() == "none"
 
 
-def test_a_box_is_drained_and_put_back_and_engines_start_anew_with_no_failed_request(
-    moving: Moving, text: str
-) -> None:
+def test_a_box_is_drained_and_put_back_and_engines_start_anew_with_no_failed_request(moving: Moving, text: str) -> None:
     moving.cutover("pool", text=text, env=PASSWORDS)
     refused = moving.run("drain", "box2", "--yes", text=text, env=PASSWORDS)
     assert refused.rc == 5 and "no engine serves other" in refused.said, refused
