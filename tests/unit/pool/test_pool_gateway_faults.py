@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from echo_worker import EchoWorker, embedding
-from gateways import MODELS, ROOT, GatewayProcess, gateway, until, worker
+from gateways import MODELS, ROOT, Answer, GatewayProcess, gateway, until, worker
 from natsserver import NatsServer, free_port, needs_nats, running
 
 from fleetctl.pool import nats as pool_nats
@@ -226,11 +226,21 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         assert (done.returncode, "Address already in use" in done.stderr) == (2, True)
 
 
-def test_a_full_store_of_long_bodies_is_said_and_short_requests_go_on(nats: NatsServer, tmp_path: Path) -> None:
-    body = b'{"model":"minilm","input":"' + b"x" * 6_000_000 + b'"}'
-    with gateway(tmp_path, nats.access, store=4 << 20) as ours, worker(nats.access, embedding):
-        answer = ours.post("/v1/embeddings", body)
-        assert (answer.status, answer.error["code"]) == (503, "store_full")
-        assert answer.headers["retry-after"]
-        assert ours.post("/v1/embeddings", body[:2_000_000] + b'"}').status == 200
+def test_a_full_store_of_long_bodies_is_said_before_they_are_read_and_short_requests_go_on(
+    nats: NatsServer, tmp_path: Path
+) -> None:
+    def body(size: int) -> bytes:
+        return b'{"model":"minilm","input":"' + b"x" * size + b'"}'
+
+    with gateway(tmp_path, nats.access, store=5 << 20) as ours, worker(nats.access, embedding) as one:
+        one.removes = False
+        assert ours.post("/v1/embeddings", body(6_000_000)).status == 413  # it would never fit
+        assert ours.post("/v1/embeddings", body(2_000_000)).status == 200
+        client = ours.connect()
+        client.putrequest("POST", "/v1/embeddings")
+        for name, value in (("content-type", "application/json"), ("content-length", "2500000")):
+            client.putheader(name, value)
+        client.endheaders()
+        answer = Answer(client.getresponse())
+        assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (429, "store_full", "5")
         assert ours.post("/v1/embeddings", EMBED).status == 200
