@@ -5,7 +5,8 @@ soon as its head is read, reads the body or leaves it, and answers once. One tas
 it. What the client still sends after an answer that did not want the body is thrown away for a moment, so that the
 answer reaches it, and the connection is closed.
 
-Limits: heads of 64 KiB; a body is read from the socket only as fast as the handler takes it, but for 256 KiB.
+Limits: heads of 64 KiB, which have to come within :data:`HEAD` seconds; connections without a request are closed after
+:data:`IDLE` seconds; a body is read from the socket only as fast as the handler takes it, but for 256 KiB.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ MOST_HEAD = 64 << 10
 """Bytes of a request's head."""
 RECEIVED = 64 << 10
 """Bytes that a connection receives at once, about: long bodies come in pieces that hold nobody up."""
+HEAD = 15.0
+"""Seconds for a request's head, from its first byte, and for the first one of a connection."""
+IDLE = 75.0
+"""Seconds after which a connection is closed on which nothing is asked. HAProxy closes its own long before."""
 LINGER = 2.0
 """Seconds in which a client may go on sending a body that nobody wants, before its connection is cut."""
 
@@ -59,6 +64,9 @@ class _Connection(asyncio.Protocol):
         self._paused = self._stuck = False
         self._writer: asyncio.Future[None] | None = None
         self._ending = False
+        self._waits_since = self.loop.time()
+        """Since when a request, or the rest of its head, is waited for."""
+        self._served = False
 
     # asyncio's side
 
@@ -102,6 +110,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._url, self._headers, self._in_head, self._head_size = b"", {}, True, 0
+        self._waits_since = self.loop.time()
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -177,6 +186,16 @@ class _Connection(asyncio.Protocol):
         if self._at_work is None:
             self._end()
 
+    def close_late(self, now: float, head: float, idle: float) -> None:
+        """Close it when the next request, or the rest of its head, has not come within so many seconds."""
+        if self._ending or self._at_work is not None:
+            return
+        waited = now - self._waits_since
+        if self._in_head and waited > head:
+            self._refuse(408, b"the head of the request had not come in time")
+        elif not self._in_head and waited > (idle if self._served else head):
+            self._end()
+
     # Within
 
     def _start(self, exchange: Exchange) -> None:
@@ -202,6 +221,9 @@ class _Connection(asyncio.Protocol):
         self._at_work = None
         if self.closed:
             return
+        self._served = True
+        if not self._in_head:
+            self._waits_since = self.loop.time()
         if not exchange.over:
             exchange.abort()
         elif not exchange.keeps or self.server.stopping:
@@ -249,8 +271,10 @@ def _path_of(url: bytes) -> bytes:
 class Server:
     """A program's listening socket and its connections."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, head: float = HEAD, idle: float = IDLE) -> None:
         self.handler = handler
+        self._head, self._idle = head, idle
+        self._look: asyncio.TimerHandle | None = None
         self.connections: set[_Connection] = set()
         self.stopping = False
         self._listener: asyncio.AbstractServer | None = None
@@ -258,6 +282,7 @@ class Server:
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on a TCP port (0: any that is free); the port. Raises OSError."""
+        self._look_later()
         self._listener = await asyncio.get_running_loop().create_server(self._accept, host, port, backlog=4096)
         for one in self._listener.sockets:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)  # connections inherit it
@@ -265,12 +290,15 @@ class Server:
 
     async def listen_unix(self, path: Path) -> None:
         """Listen on a Unix socket; who may connect is said by its folder and the umask. Raises OSError."""
+        self._look_later()
         path.unlink(missing_ok=True)
         self._listener = await asyncio.get_running_loop().create_unix_server(self._accept, str(path), backlog=4096)
 
     async def stop(self, grace: float) -> int:
         """Take no more connections, and let what is at work finish for ``grace`` seconds; how many had to be cut."""
         self.stopping = True
+        if self._look is not None:
+            self._look.cancel()
         if self._listener is not None:
             self._listener.close()
         for connection in list(self.connections):
@@ -289,6 +317,16 @@ class Server:
         self.connections.discard(connection)
         if not self.connections:
             self._empty.set()
+
+    def _look_later(self) -> None:
+        """Look at all connections now and then: a timer for each would cost more than it is worth."""
+        self._look = asyncio.get_running_loop().call_later(min(self._head, self._idle) / 4, self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.connections):
+            connection.close_late(now, self._head, self._idle)
+        self._look_later()
 
     def _accept(self) -> _Connection:
         return _Connection(self)

@@ -37,7 +37,7 @@ SLICE = 16 << 10
 TURN = 0.001
 """Seconds of scanning after which others have their turn."""
 SILENT = 10.0
-"""Seconds without a piece of a long body after which its place is for others."""
+"""Seconds without a piece of a body after which its place is for others."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = "text/event-stream"
 T = TypeVar("T")
@@ -162,7 +162,8 @@ class _Request:
     async def _first(self, most: int) -> tuple[list[bytes], bool]:
         """The pieces of a body until they are more than ``most`` bytes, and whether that is all."""
         pieces, size = list[bytes](), 0
-        while piece := await self._exchange.some():
+        exchange = self._exchange
+        while piece := await (exchange.some() if exchange.complete else self._more()):
             pieces.append(piece)
             size += len(piece)
             if size > most:

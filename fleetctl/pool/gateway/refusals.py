@@ -70,6 +70,12 @@ def queue_away(why: str) -> Refusal:
     return Refusal(503, f"the queue cannot take the request now: {why}", "server_error", "queue_away", retry_after=2)
 
 
+def used_id() -> Refusal:
+    """409 for an id that had a request of its own, whose answer nobody has any more."""
+    message = "the request with this x-request-id was cancelled, or answered a while ago; send it with another id"
+    return Refusal(409, message, code="duplicate_request", param="x-request-id")
+
+
 def store_full() -> Refusal:
     """429 before a long body is read, and where one does not fit after all."""
     message = "the store for long bodies is full; try again when requests with long bodies have been served"

@@ -244,3 +244,16 @@ def test_a_full_store_of_long_bodies_is_said_before_they_are_read_and_short_requ
         answer = Answer(client.getresponse())
         assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (429, "store_full", "5")
         assert ours.post("/v1/embeddings", EMBED).status == 200
+
+
+def test_an_id_that_is_used_again_after_its_answer_is_gone_is_refused_at_once(nats: NatsServer, tmp_path: Path) -> None:
+    given = {"x-request-id": "used-twice"}
+    with gateway(tmp_path, nats.access) as ours, worker(nats.access, embedding) as one:
+        assert ours.post("/v1/embeddings", EMBED, given).status == 200
+        assert ours.post("/v1/embeddings", EMBED, given).status == 200  # the worker has the answer yet
+        one.kept.clear()
+        one.asked.clear()
+        again = ours.post("/v1/embeddings", EMBED, given)
+        assert (again.status, again.error["code"]) == (409, "duplicate_request")
+        assert len(one.asked) <= 3  # long before its deadline
+        assert ours.post("/v1/embeddings", EMBED, {"x-request-id": "another"}).status == 200
