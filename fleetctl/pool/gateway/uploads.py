@@ -25,10 +25,11 @@ from fleetctl.pool.gateway.refusals import queue_away, store_full, too_long
 
 AT_ONCE = 8
 """Long bodies that are read at once."""
-BESIDE = 20_000_000
+BESIDE = 10_000_000
 """Bytes per second of all long bodies together, while short requests come; without any there is no limit.
 
-Measured on two cores: at 32 MB/s the p99 of short requests rose by a quarter."""
+128 KiB take some 0.27 ms of a gateway's core and as much of nats-server's: 2 % of either at this rate. At 20 MB/s the
+p99 of short requests rose by 4 to 39 %, at 32 MB/s by a quarter and more (docs/benchmarks.md)."""
 SHARE = 0.8
 """Of the bucket's own limit, which bodies from gateways may take; the rest is for batch jobs."""
 FRESH = 1.0
