@@ -10,7 +10,7 @@ with the Python of fleetctl's environment.
 - *Added latency*: the median of one client through the proxy, less that of one client at the stand-in itself.
 - *Uploads*: short requests at a steady rate, alone and while another client uploads 32 MB again and again. Both
   take turns of a few seconds in each round, the other one first each time, so that whatever else the machine does is in
-  both; a round's figure is the p99 of all requests beside uploads by that of all without, and the median of those counts.
+  both; a round's figure is the p99 of all requests beside uploads by that of all without. The median of those counts.
   What is uploaded is removed from the store after each round; in a further one at once, as workers do, which costs
   nats-server 20 to 40 ms of a core in one go. On two cores that is felt too, though no gateway has a part in it.
 

@@ -17,6 +17,8 @@ import pytest
 from echo_worker import EchoWorker, embedding
 from gateways import MODELS, ROOT, Answer, GatewayProcess, gateway, until, worker
 from natsserver import NatsServer, free_port, needs_nats, running
+from poolworker import config, engine, working
+from poolworker import until as settled
 
 from fleetctl.pool import nats as pool_nats
 from fleetctl.pool import wire
@@ -257,3 +259,22 @@ def test_an_id_that_is_used_again_after_its_answer_is_gone_is_refused_at_once(na
         assert (again.status, again.error["code"]) == (409, "duplicate_request")
         assert len(one.asked) <= 3  # long before its deadline
         assert ours.post("/v1/embeddings", EMBED, {"x-request-id": "another"}).status == 200
+
+
+def test_the_id_of_a_request_that_was_cancelled_is_refused_at_once(nats: NatsServer, tmp_path: Path) -> None:
+    given = {"x-request-id": "cancelled", "content-type": "application/json"}
+    slow = {"model": "gen", "prompt": "slow 20000"}
+
+    async def again() -> None:
+        one = engine(tmp_path, "gen", task="generate", pinned=True)
+        async with working(config(nats.access, one)) as at_work:
+            with gateway(tmp_path, nats.access) as ours:
+                client = ours.connect()
+                client.request("POST", "/v1/completions", json.dumps(slow), given)
+                await settled(lambda: bool(at_work.intake.held))
+                client.close()
+                await settled(lambda: not at_work.intake.held)
+                answer = await asyncio.wait_for(asyncio.to_thread(ours.post, "/v1/completions", slow, given), 10)
+                assert (answer.status, answer.error["code"]) == (409, "duplicate_request")
+
+    asyncio.run(again())
