@@ -106,24 +106,19 @@ class Bucket:
             await self._do(self._store.delete_async(reference.removeprefix(wire.IN_BUCKET)))
 
     async def prove(self) -> None:
-        """Put a small object, get it and remove it. Raises S3Error."""
+        """Put a small object, get it, list it and remove it. Raises S3Error."""
         name = f"probe-{secrets.token_hex(12)}"
         await self._do(self._store.put_async(name, b"fleetctl", use_multipart=False))
         await self.get(name, len(b"fleetctl"))
+        await self._listed(KEPT)
         await self.remove(name)
 
     async def sweep(self, seconds: float = KEPT) -> int:
         """Remove bodies that are older; how many. What else has this prefix stays. Raises S3Error."""
-        before, removed = datetime.now(UTC) - timedelta(seconds=seconds), 0
-        try:
-            async for page in self._store.list(chunk_size=500):
-                for one in page:
-                    if _OWN.fullmatch(one["path"]) and one["last_modified"] < before:
-                        await self.remove(one["path"])
-                        removed += 1
-        except (BaseError, OSError) as error:
-            raise self._error(error) from None
-        return removed
+        old = await self._listed(seconds)
+        for name in old:
+            await self.remove(name)
+        return len(old)
 
     async def watch(self, sweeps: bool) -> None:
         """Prove it until that succeeds once, and remove what is old now and then (``sweeps``). Runs until cancelled."""
@@ -145,6 +140,16 @@ class Bucket:
             except S3Error as error:
                 log.warning("%s", error.message)
             await asyncio.sleep(SWEEP_EVERY)
+
+    async def _listed(self, seconds: float) -> list[str]:
+        """Names of bodies that are older."""
+        before, found = datetime.now(UTC) - timedelta(seconds=seconds), list[str]()
+        try:
+            async for page in self._store.list(chunk_size=500):
+                found += [one["path"] for one in page if _OWN.fullmatch(one["path"]) and one["last_modified"] < before]
+        except (BaseError, OSError) as error:
+            raise self._error(error) from None
+        return found
 
     async def _put_as_it_comes(self, name: str, held: list[bytes], pieces: AsyncIterator[bytes]) -> None:
         feed = _Feed(held)

@@ -190,7 +190,8 @@ class _Request:
 
     async def _store(self, bodies: Store, asked: Asked, first: list[bytes]) -> Stored:
         length = self._exchange.length
-        async with self._gateway.uploads.turn(self._gateway.config.most_body if length is None else length):
+        size = self._gateway.config.most_body if length is None else length
+        async with self._gateway.uploads.turn(size, asked.seconds):
             return await bodies.store(self._pieces(asked, first))
 
     async def _pieces(self, asked: Asked, first: list[bytes]) -> AsyncIterator[bytes]:

@@ -82,6 +82,12 @@ def store_full() -> Refusal:
     return Refusal(429, message, "rate_limit_error", "store_full", retry_after=5)
 
 
+def many_bodies() -> Refusal:
+    """429 for a long body whose turn does not come in time."""
+    message = "so many long bodies are on their way that this one would come too late; try again"
+    return Refusal(429, message, "rate_limit_error", "many_bodies", retry_after=5)
+
+
 def store_away() -> Refusal:
     """503 while the bucket for long bodies does not take them; the log of the gateway says why."""
     message = "a long body cannot be stored at the moment; try again, or send less at once"

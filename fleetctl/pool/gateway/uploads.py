@@ -14,21 +14,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import nats.errors
 from nats.js import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
 
 from fleetctl.pool import wire
-from fleetctl.pool.gateway.refusals import queue_away, store_full, too_long
+from fleetctl.pool.gateway.refusals import many_bodies, queue_away, store_full, too_long
 
 AT_ONCE = 8
 """Long bodies that are read at once."""
-BESIDE = 10_000_000
+BESIDE = 8_000_000
 """Bytes per second of all long bodies together, while short requests come; without any there is no limit.
 
-128 KiB take some 0.27 ms of a gateway's core and as much of nats-server's: 2 % of either at this rate. At 20 MB/s the
+128 KiB take some 0.27 ms of a gateway's core and as much of nats-server's, under 2 % of either at this rate; and the 20
+to 40 ms that nats-server takes to remove 32 MB are under 1 % of the time, which is what a p99 leaves out. At 20 MB/s the
 p99 of short requests rose by 4 to 39 %, at 32 MB/s by a quarter and more (docs/benchmarks.md)."""
 SHARE = 0.8
 """Of the bucket's own limit, which bodies from gateways may take; the rest is for batch jobs."""
@@ -91,14 +92,19 @@ class Uploads:
         """When the next piece may be taken, by the clock of the event loop."""
 
     @asynccontextmanager
-    async def turn(self, size: int) -> AsyncIterator[None]:
-        """Wait until a body of at most so many bytes may be read. Raises Refusal when the store has no room for it."""
-        if self._room is None:
-            async with self._turns:
+    async def turn(self, size: int, seconds: float) -> AsyncIterator[None]:
+        """Wait until a body of at most so many bytes may be read. Raises Refusal when the store has no room for it, or
+        when its turn has not come within half of the ``seconds`` that its request may take."""
+        async with self._room.taken(size) if self._room is not None else nullcontext():
+            try:
+                async with asyncio.timeout(seconds / 2):
+                    await self._turns.acquire()
+            except TimeoutError:
+                raise many_bodies() from None
+            try:
                 yield
-            return
-        async with self._room.taken(size), self._turns:
-            yield
+            finally:
+                self._turns.release()
 
     async def give_way(self, size: int) -> None:
         """Wait as long as short requests need after so many bytes."""

@@ -192,7 +192,7 @@ def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
 
         async def one() -> None:
             nonlocal reading, most
-            async with uploads.turn(1):
+            async with uploads.turn(1, 60):
                 reading += 1
                 most = max(most, reading)
                 await go_on.wait()
@@ -202,6 +202,9 @@ def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert reading == AT_ONCE
+        with pytest.raises(Refusal, match="would come too late"):
+            async with uploads.turn(1, 0.02):
+                pass
         go_on.set()
         await asyncio.gather(*tasks)
         assert (reading, most) == (0, AT_ONCE)
