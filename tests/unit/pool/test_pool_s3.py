@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from bucket import Storage, needs_s3, storage, until
 from gateways import gateway, worker
+from gateways import until as soon
 from natsserver import NatsServer, needs_nats
 from poolworker import asking, config, engine, working
 
@@ -142,8 +143,8 @@ def test_a_gateway_whose_bucket_refuses_says_so_before_clients_do_and_serves_the
     server: NatsServer, tmp_path: Path, s3: Storage
 ) -> None:
     with worker(server.access), gateway(tmp_path, server.access, s3=s3.refusing(secret="hunter2")) as door:
-        refused = door.get("/health?bodies")
-        assert refused.status == 503 and "SignatureDoesNotMatch" in refused.body.decode()
+        soon(lambda: b"SignatureDoesNotMatch" in door.get("/health?bodies").body)
+        assert door.get("/health?bodies").status == 503
         assert door.get("/health").status == 200
         assert door.post("/v1/embeddings", {"model": "minilm", "input": "short"}).status == 200
         answer = door.post("/v1/embeddings", {"model": "minilm", "input": "x" * 2_000_000})
