@@ -29,8 +29,8 @@ BESIDE = 8_000_000
 """Bytes per second of all long bodies together, while short requests come; without any there is no limit.
 
 128 KiB take some 0.27 ms of a gateway's core and as much of nats-server's, under 2 % of either at this rate; and the 20
-to 40 ms that nats-server takes to remove 32 MB are under 1 % of the time, which is what a p99 leaves out. At 20 MB/s the
-p99 of short requests rose by 4 to 39 %, at 32 MB/s by a quarter and more (docs/benchmarks.md)."""
+to 40 ms that nats-server takes to remove 32 MB are under 1 % of the time, which is what a p99 leaves out. Measured were
+20 MB/s, where the p99 of short requests rose by 4 to 39 %, and 32 MB/s, by a quarter and more (docs/benchmarks.md)."""
 SHARE = 0.8
 """Of the bucket's own limit, which bodies from gateways may take; the rest is for batch jobs."""
 FRESH = 1.0
