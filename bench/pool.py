@@ -16,7 +16,7 @@ open loop.
 - *Arrival*: constant (requests at random times, of a constant rate) and bursty (groups of 1 to 15 at once, at random
   times, of the same rate). Every contender gets the same requests at the same times at a given rate.
 - *Search*: rates are steps of 4 % of what the engines could do if every batch was full. From the rate of the contender
-  before (the pool: from 90 %), 3 steps up or down until the answer changes, then bisection. One window of 4.5 s decides
+  before (the pool: from 90 %), 2 steps up or down until the answer changes, then bisection. One window of 4.5 s decides
   a rate; where its p99 is within 5 % of the target, two of three do. A window ends as soon as more than one request in
   a hundred is late.
 - *Settings*: each router is tried with every policy that needs nothing else beside it and looks at more than a key of
