@@ -15,7 +15,7 @@ from _pool_load import CONSTANT, LONGEST, Engines, Probe, Traffic, probe
 TARGET = 2.0  # times the longest service time
 STEP = 0.04  # of the capacity
 JUMP = 2  # steps
-CLOSE = 0.05  # of the target: so near to it one window does not decide
+CLOSE = 0.03  # of the target: so near to it one window does not decide
 CHOICE = 0.7  # of the capacity: where settings are compared
 WARM_UP, WINDOW = 0.75, 3.0  # seconds, before the pace
 

@@ -17,7 +17,7 @@ open loop.
   times, of the same rate). Every contender gets the same requests at the same times at a given rate.
 - *Search*: rates are steps of 4 % of what the engines could do if every batch was full. From the rate of the contender
   before (the pool: from 90 %), 2 steps up or down until the answer changes, then bisection. One window of 4.5 s decides
-  a rate; where its p99 is within 5 % of the target, two of three do. A window ends as soon as more than one request in
+  a rate; where its p99 is within 3 % of the target, two of three do. A window ends as soon as more than one request in
   a hundred is late.
 - *Settings*: each router is tried with every policy that needs nothing else beside it and looks at more than a key of
   the client, and HAProxy's queue with two limits, at 70 % of what the engines could do; the one with the lowest p99 is
