@@ -115,8 +115,14 @@ def _start(move: Move, *parts: str) -> Iterable[Draft]:
                     "unit": service.unit,
                     "limit": float(POOL_STOP_LIMITS[service.kind]),
                     "engines": _coming(move, service.box) if service.kind == "worker" else {},
+                    "adapters": service.kind == "gateway" and _take_adapters(move.target),
                 },
             )
+
+
+def _take_adapters(release: Release) -> bool:
+    """Some model of the pool takes LoRA adapters."""
+    return release.pool is not None and any(one.engine.max_lora_rank for one in release.pool.lodgers)
 
 
 def await_pool(move: Move, limit: Any = 60.0) -> Iterable[Draft]:

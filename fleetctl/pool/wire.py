@@ -265,6 +265,8 @@ class GatewayConfig:
     """Longest body in bytes."""
     store: int = 0
     """Bytes of all bodies in the object store at most; 0: no limit of its own."""
+    adapters: str = ""
+    """File with the LoRA adapters of the fleet, lines "NAME MODEL", which may change; empty: no model takes any."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import base64
 from fleetctl.plan.types import PlannedStep
 from fleetctl.remote.errors import OpFailed
 from fleetctl.render.release import Bundle
+from fleetctl.steps.adapters import tell
 from fleetctl.steps.base import Context, Record, Step, register, with_log
 from fleetctl.steps.collect import Target, archive_of, sha256
 from fleetctl.steps.gate import Gate
@@ -138,9 +139,14 @@ class StartWorker(StartProgram):
 
 @register
 class StartGateway(StartProgram):
-    """A gateway starts."""
+    """A gateway starts, and knows the LoRA adapters that its box knows."""
 
     kind = "start_gateway"
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        if step.params.get("adapters"):
+            tell(context, context.box(step))
+        return super().do(context, step)
 
 
 @register

@@ -19,6 +19,7 @@ import uvloop
 
 from fleetctl.errors import FleetError
 from fleetctl.pool import wire
+from fleetctl.pool.gateway.adapters import follow
 from fleetctl.pool.gateway.app import Gateway
 from fleetctl.pool.gateway.bodies import Bodies
 from fleetctl.pool.gateway.queue import Queue
@@ -60,6 +61,7 @@ async def serve(config: wire.GatewayConfig) -> int:
         why = os.strerror(error.errno) if error.errno else str(error)
         raise wire.WireError(f"cannot listen on {config.listen.host}:{config.listen.port}: {why}") from None
     log.info("listening on %s:%s", config.listen.host, port)
+    following = loop.create_task(follow(Path(config.adapters), gateway.models.know)) if config.adapters else None
     joining = loop.create_task(_join(config, queue, gateway, stop))
     stopping = loop.create_task(stop.wait())
     await asyncio.wait((joining, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -73,6 +75,8 @@ async def serve(config: wire.GatewayConfig) -> int:
     if cut:
         log.warning("%d requests were not answered in time", cut)
     joining.cancel()
+    if following is not None:
+        following.cancel()
     await queue.close()
     return 0 if ended else 1
 
