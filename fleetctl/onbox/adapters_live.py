@@ -22,6 +22,14 @@ STOP_WAIT = 60.0  # seconds for a unit that is being stopped
 PAUSE = 0.2
 
 
+PROOFS: Dict[str, Tuple[str, Dict[str, Any]]] = {
+    "generate": ("/v1/completions", {"prompt": "Hello", "max_tokens": 1}),
+    "embed": ("/v1/embeddings", {"input": "Hello"}),
+    "rerank": ("/v1/rerank", {"query": "Hello", "documents": ["Hello"]}),
+}
+"""Task of an engine -> what it is asked with each adapter, and where."""
+
+
 class Engine:
     """A running engine, asked at its own address with its own key."""
 
@@ -65,10 +73,10 @@ class Engine:
         if status != 200:
             raise OpError("it does not %s %s: %s" % (verb, name, words_of(status, said)))
 
-    def prove(self, name: str) -> None:
-        """One token, made with the adapter."""
-        body = {"model": name, "prompt": "Hello", "max_tokens": 1}
-        status, said = self.ask("POST", "/v1/completions", body, ASK_WAIT)
+    def prove(self, name: str, task: str) -> None:
+        """One token, one vector or one score, made with the adapter."""
+        path, body = PROOFS.get(task, PROOFS["generate"])
+        status, said = self.ask("POST", path, {"model": name, **body}, ASK_WAIT)
         if status != 200:
             raise OpError("it does not answer with %s: %s" % (name, words_of(status, said)))
 
@@ -108,6 +116,7 @@ def adapters_load(
     limit: float,
     items: Optional[List[Item]] = None,
     max_rank: int = 0,
+    task: str = "generate",
 ) -> Dict[str, Any]:
     """Have an engine load adapters and answer with each: the ``items``, or (None) all of the index and no others.
 
@@ -140,7 +149,7 @@ def adapters_load(
                 engine.unload(name)
             if there.get(name) != path:
                 engine.load(name, path)
-                engine.prove(name)
+                engine.prove(name, task)
                 done.append(name)
         if items is None:
             gone = [name for name, root in there.items() if name not in wanted and root.startswith(FOLDER + "/")]

@@ -80,7 +80,9 @@ def _asked(engine: Engine) -> dict[str, Any]:
 
 def load(context: Context, step: PlannedStep, engine: Engine, items: list[Record] | None) -> Record:
     """Have an engine load adapters (None: all that its box keeps). Raises StepError with the engine's own words."""
-    more = {"max_rank": engine.max_lora_rank or 0} if items is None else {"items": _plain(items)}
+    more: dict[str, Any] = {"max_rank": engine.max_lora_rank or 0} if items is None else {"items": _plain(items)}
+    if engine.task != "generate":
+        more["task"] = engine.task
     try:
         told = context.boxes[engine.head.box].call("adapters_load", **_asked(engine), limit=engine.load_limit, **more)
     except OpFailed as failure:

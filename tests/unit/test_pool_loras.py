@@ -6,7 +6,7 @@ import json
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from planned import boxes_in, plan
@@ -21,6 +21,7 @@ from fleetctl.render.release import Release
 from fleetctl.run.adapters import model_for
 from fleetctl.run.batching import targets_of
 from fleetctl.spec.fleet import Fleet
+from fleetctl.spec.fleet_model import Task
 
 LORAS = {"models__small": {**SMALL, "loras": {"max_lora_rank": 32}}}
 FILES = {"adapter_config.json": (10, "0" * 64), "adapter_model.safetensors": (20, "1" * 64)}
@@ -176,3 +177,19 @@ def test_a_push_ends_when_the_gateway_lists_the_name_and_one_that_does_not_is_an
     server.shutdown()
     server.server_close()
     adapters_live.adapters_tell(call, "/none", items, [], at)  # it does not run, and reads them when it starts
+
+
+def test_every_task_has_a_question_that_proves_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(adapters_live.PROOFS) == set(get_args(Task))
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def ask(_: object, method: str, path: str, body: dict[str, Any], wait: float) -> tuple[int, bytes]:
+        asked.append((path, body))
+        return (200, b"") if path == "/v1/embeddings" else (404, b"")
+
+    monkeypatch.setattr(adapters_live.Engine, "ask", ask)
+    engine = Engine()
+    engine.prove("x", "embed")
+    assert asked == [("/v1/embeddings", {"model": "x", "input": "Hello"})]
+    with pytest.raises(OpError, match="does not answer with x"):
+        engine.prove("x", "generate")
