@@ -156,6 +156,17 @@ def gate_pool(move: Move) -> Iterable[Draft]:
         yield of_engine(lodger.engine, f"{lodger.engine.id} answers: {', '.join(asked)}")
 
 
+def gate_unpinned(move: Move) -> Iterable[Draft]:
+    """Models that are not pinned are loaded once where they are new or another build, if gates.unpinned is set."""
+    lodgers = move.target.pool.lodgers if move.target.pool and move.target.gates.unpinned else ()
+    for lodger in lodgers:
+        engine = lodger.engine
+        if not lodger.pinned and engine.head.unit in move.difference.boxes[engine.head.box].lodging:
+            asked = ", ".join(["model", "context", *PROOFS[engine.task]])
+            within = f"at most {seconds(engine.load_limit)}"
+            yield of_engine(engine, f"{engine.id} is loaded once ({within}) and answers: {asked}")
+
+
 def _url(service: Service) -> str:
     """Where a program tells that it is at work; empty for NATS, whose port is enough, and for what only runs."""
     host = f"[{service.address}]" if ":" in service.address else service.address
