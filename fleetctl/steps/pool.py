@@ -187,8 +187,11 @@ class GatePool(Gate):
 
 @register
 class GateUnpinned(Gate):
-    """An engine that is not pinned is loaded once and passes its gates, asked directly; which models stay loaded is the
-    worker's to decide. One that an operator wants out (`fleetctl pool evict`) stays out, and is not asked."""
+    """An engine that is not pinned is loaded once and passes its gates, asked directly.
+
+    Which models stay loaded is the worker's to decide. One that an operator wants out (`fleetctl pool evict`) stays
+    out, and is not asked.
+    """
 
     kind = "gate_unpinned"
 

@@ -17,9 +17,11 @@ from fleetctl.facts.types import Observed
 from fleetctl.onbox import adapters_live, loras_only
 from fleetctl.onbox.main import Call, OpError
 from fleetctl.plan.adapters import NewAdapter, engines_asked, push_steps, remove_steps
+from fleetctl.plan.difference import compare
 from fleetctl.render.release import Release
 from fleetctl.run.adapters import model_for
 from fleetctl.run.batching import targets_of
+from fleetctl.run.planning import with_cache
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_model import Task
 
@@ -86,6 +88,13 @@ def test_a_move_into_the_pool_has_the_gateway_know_them_and_looks_at_pinned_engi
     assert sorted(starts) == [False, False, True]
     loads = [step.id for step in made.steps if step.kind == "load_adapters"]
     assert loads == ["prove.load_adapters.pool/small@a", "prove.load_adapters.pool/small@b"]
+
+
+def test_the_sum_of_a_pools_engine_is_made_before_a_move_with_its_slots_for_adapters() -> None:
+    source, target = pooled("replicas", **LORAS), live()
+    difference = compare(source, target, boxes_in(source), 2)
+    sized = with_cache(difference)
+    assert [engine.id for engine in sized] == ["pool/small@a", "pool/small@b"], "an encoder has no cache"
 
 
 def test_a_user_who_may_push_may_do_so_into_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
