@@ -19,7 +19,7 @@ def with_adapters(document: dict[str, Any]) -> None:
     with_pool(document)
     for name in ("standin", "other"):
         document["models"][name] |= {"weights": BASE, "loras": {"max_loras": 4, "max_lora_rank": 16}}
-        document["layouts"]["pool"][name]["memory"] = "2GiB"  # with which vLLM would start too
+        document["layouts"]["pool"][name]["memory"] = "1GiB"  # with which vLLM would start too
 
 
 def ask(moving: Moving, model: str) -> httpx.Response:
