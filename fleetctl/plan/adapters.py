@@ -224,12 +224,15 @@ class _Steps:
         self._layer = []
 
 
+def asked_at(engine: Engine) -> dict[str, Any]:
+    """Where the ops on its adapters find an engine."""
+    return {"unit": engine.head.unit, "address": engine.address, "port": engine.port}
+
+
 def engines_asked(live: Release, box: str) -> list[dict[str, Any]]:
     """Engines with their head on a box that take adapters, as the box is asked about them."""
     return [
-        {"unit": engine.head.unit, "address": engine.address, "port": engine.port}
-        for engine in live.all_engines
-        if engine.head.box == box and engine.max_lora_rank is not None
+        asked_at(engine) for engine in live.all_engines if engine.head.box == box and engine.max_lora_rank is not None
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetctl.errors import StepError
+from fleetctl.plan.adapters import asked_at
 from fleetctl.plan.types import PlannedStep
 from fleetctl.remote.connection import BoxConnection
 from fleetctl.remote.errors import OpFailed
@@ -75,7 +76,7 @@ def _plain(items: Sequence[Record]) -> list[Record]:
 
 def _asked(engine: Engine) -> dict[str, Any]:
     """What the ops on an engine's adapters ask it by."""
-    return {"unit": engine.head.unit, "address": engine.address, "port": engine.port, "model": engine.model}
+    return {**asked_at(engine), "model": engine.model}
 
 
 def load(context: Context, step: PlannedStep, engine: Engine, items: list[Record] | None) -> Record:
