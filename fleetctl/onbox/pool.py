@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fleetctl.onbox.main import Call, OpError, op
 
 CONFIG = "/etc/fleetctl/pool/worker.json"
-WISHES = ("load", "evict", "pin", "unpin")
+WISHES = ("load", "evict", "pin", "unpin", "leave")
 WAIT = 10.0  # seconds for an answer
 MOST = 8 << 20  # bytes of one
 EVERYWHERE = ("", "0.0.0.0", "::")

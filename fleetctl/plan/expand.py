@@ -31,6 +31,7 @@ from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.pool_drafts import (
     await_pool,
     gate_pool,
+    gate_unpinned,
     ship_programs,
     start_gateway,
     start_nats,
@@ -213,6 +214,7 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "start_gateway": start_gateway,
     "await_pool": await_pool,
     "gate_pool": gate_pool,
+    "gate_unpinned": gate_unpinned,
     "restore_superseded": _restore_superseded,
     "await_ready": await_ready,
     "gate": gate,

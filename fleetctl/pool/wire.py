@@ -284,6 +284,8 @@ class GatewayConfig:
     """Bytes of all bodies in the object store at most; 0: no limit of its own."""
     s3: S3Access | None = None
     """The bucket for long bodies; None: the object store."""
+    adapters: str = ""
+    """File with the LoRA adapters of the fleet, lines "NAME MODEL", which may change; empty: no model takes any."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from fleetctl.render.backends import backend_of
 from fleetctl.render.engine import Place, cannot_share, concurrency, runtime_of
 from fleetctl.render.names import (
     BATCH_UNIT,
+    GATEWAY_LORAS,
     GATEWAY_UNIT,
     LOOPBACK,
     NATS_UNIT,
@@ -36,6 +37,8 @@ from fleetctl.spec.fleet_pool import Nats, Pool
 STATE = "fleetctl-nats"
 STREAMS = (wire.WORK, wire.BATCH, wire.RESULTS, wire.DEAD, f"OBJ_{wire.BODIES}")
 BATCH_TOKENS = 8192
+LORAS_SEEN = "/run/fleetctl-loras"
+"""Where a gateway sees the folder with the names of LoRA adapters."""
 SHARE_OF_BODIES = 2
 """Long bodies take at most one part in so many of the store."""
 
@@ -127,6 +130,7 @@ def _gateway(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, 
         for name in fleet.pool_models(layout)
     )
     address = fleet.boxes[box].address
+    loras = any(fleet.models[name].loras is not None for name in fleet.pool_models(layout))
     config = wire.GatewayConfig(
         name=box,
         nats=_access(fleet, pool.nats, "gateway", GATEWAY_UNIT),
@@ -136,10 +140,12 @@ def _gateway(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, 
         most_body=pool.most_body,
         store=pool.nats.store // SHARE_OF_BODIES,
         s3=_bucket(pool, GATEWAY_UNIT),
+        adapters=f"{LORAS_SEEN}/names" if loras else "",
     )
     files, credentials = _program_files(fleet, "gateway", wire.as_json(config), "gateway")
     _add_keys(pool, files, credentials)
-    unit = _program_unit("gateway", box, GATEWAY_UNIT, credentials, program_bundles(fleet))
+    seen = {"adapters": GATEWAY_LORAS if loras else "", "adapters_seen": LORAS_SEEN}
+    unit = _program_unit("gateway", box, GATEWAY_UNIT, credentials, program_bundles(fleet), **seen)
     return _service("gateway", box, GATEWAY_UNIT, (address, pool.port), PYTHON, unit, files)
 
 

@@ -67,7 +67,6 @@ BROKEN = [
         "layouts.pool.small.pool.b.gpu",
         "write that beside pool:",
     ),
-    ("context: 4096,", "context: 4096, loras: {},", "layouts.pool.small", "a model with loras: cannot be in a pool"),
     ("pin: true", 'pin: "yes"', "layouts.pool.minilm.pin", "true or false"),
     ("pool: [a, b], pin", "pool: [a, c], pin", "layouts.pool.minilm.pool[1]", "there is no box"),
 ]

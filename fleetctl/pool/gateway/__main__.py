@@ -20,6 +20,7 @@ import uvloop
 
 from fleetctl.errors import FleetError
 from fleetctl.pool import wire
+from fleetctl.pool.gateway.adapters import follow
 from fleetctl.pool.gateway.app import Gateway
 from fleetctl.pool.gateway.bodies import Bodies, Store
 from fleetctl.pool.gateway.queue import Queue
@@ -69,6 +70,7 @@ async def serve(config: wire.GatewayConfig) -> int:
         why = os.strerror(error.errno) if error.errno else str(error)
         raise wire.WireError(f"cannot listen on {config.listen.host}:{config.listen.port}: {why}") from None
     log.info("listening on %s:%s", config.listen.host, port)
+    following = loop.create_task(follow(Path(config.adapters), gateway.models.know)) if config.adapters else None
     joining = loop.create_task(_join(config, queue, gateway, stop))
     watching = loop.create_task(gateway.bucket.watch(sweeps=True)) if gateway.bucket is not None else None
     stopping = loop.create_task(stop.wait())
@@ -83,6 +85,8 @@ async def serve(config: wire.GatewayConfig) -> int:
     if cut:
         log.warning("%d requests were not answered in time", cut)
     joining.cancel()
+    if following is not None:
+        following.cancel()
     if watching is not None:
         watching.cancel()
     await queue.close()

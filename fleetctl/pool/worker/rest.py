@@ -6,6 +6,7 @@ GET  /metrics                       Prometheus text
 GET  /state                         JSON (fleetctl/pool/worker/state.py)
 POST /models/NAME/load|evict        as soon as what runs allows
 POST /models/NAME/pin|unpin         in place of what fleet.yaml says
+POST /models/NAME/leave             a load that was wished, and has not come about, is wished no more
 POST /v1/embeddings and so on       a request for an engine of this box, by the model in its body
 """
 
@@ -106,7 +107,7 @@ class Rest:
             _say(
                 exchange,
                 404,
-                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|pin|unpin and "
+                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|leave|pin|unpin and "
                 + ", ".join(PATHS),
             )
 
@@ -132,13 +133,15 @@ class Rest:
                 loading.wish(unquote(name), "load")
             elif what == "evict":
                 loading.wish(unquote(name), "evict")
+            elif what == "leave":
+                loading.leave(unquote(name))
             elif what in ("pin", "unpin"):
                 loading.pin(unquote(name), what == "pin")
             else:
                 _say(
                     exchange,
                     404,
-                    f"{what!r} is nothing that can be done with a model; there is load, evict, pin, unpin",
+                    f"{what!r} is nothing that can be done with a model; there is load, evict, leave, pin, unpin",
                 )
                 return
             told = {

@@ -105,14 +105,6 @@ def memory(view: View) -> Iterator[Problem]:
             yield view.problem(entry.path, message)
 
 
-def adapters(view: View) -> Iterator[Problem]:
-    """Models of a pool take no LoRA adapters: which engine is loaded when one is pushed is not known."""
-    for entry in _pooled(view):
-        if view.get("models", entry.model, "loras") is not None:
-            message = "a model with loras: cannot be in a pool; place it as copies:, or take loras: out of the model"
-            yield view.problem(entry.path, message)
-
-
 def shares(view: View) -> Iterator[Problem]:
     """Beside a pool every other engine of a box has its ``gpu_memory_utilization``: the pool has what is left."""
     pooled = {(entry.layout, seat.box) for entry in _pooled(view) for seat in entry.seats}
@@ -194,4 +186,4 @@ def bodies(view: View) -> Iterator[Problem]:
         yield view.problem((*path, "endpoint"), message)
 
 
-CHECKS = (needed, boxes, cluster, bodies, files, sizes, settings, memory, adapters, shares, ports, reserves)
+CHECKS = (needed, boxes, cluster, bodies, files, sizes, settings, memory, shares, ports, reserves)
