@@ -163,11 +163,13 @@ class Served:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to the engines. ``setting`` is what was chosen for it: a policy, or a limit."""
+    """One way to the engines. ``setting`` is what was chosen for it: a policy, or a limit. ``begin``: the share of the
+    capacity at which its search begins, which decides how long that takes; None: where the one before was found."""
 
     name: str
     setting: str
     serve: Callable[[Engines, Path], AbstractContextManager[Served]]
+    begin: float | None = None
 
     @property
     def key(self) -> str:

@@ -155,4 +155,4 @@ def pool(setting: str, settings: Settings) -> Contender:
             await_answer(processes[1], f"{url}/v1/embeddings", request(0.002).body)
             yield Served(url, tuple(processes))
 
-    return Contender("pool", setting, serve)
+    return Contender("pool", setting, serve, begin=0.9)

@@ -14,8 +14,8 @@ from _pool_load import CONSTANT, LONGEST, Engines, Probe, Traffic, probe
 
 TARGET = 2.0  # times the longest service time
 STEP = 0.04  # of the capacity
-JUMP = 3  # steps
-CLOSE = 0.05  # of the target: so near to it one window does not decide
+JUMP = 2  # steps
+CLOSE = 0.03  # of the target: so near to it one window does not decide
 CHOICE = 0.7  # of the capacity: where settings are compared
 WARM_UP, WINDOW = 0.75, 3.0  # seconds, before the pace
 
@@ -66,13 +66,17 @@ class Found:
 
 
 def best(contenders: Sequence[Contender], place: Place) -> Contender:
-    """The one with the lowest p99 in one short window."""
+    """The one with the lowest p99 in one short window, which ends as soon as another's is lower for certain."""
     p99: dict[Contender, float] = {}
     for one in contenders:
+        lowest = min(p99.values(), default=math.inf)
         with one.serve(place.engines, place.folder) as served:
-            told = place.measure(served, CONSTANT, CHOICE, 1, math.inf, 0.6)
+            told = place.measure(served, CONSTANT, CHOICE, 1, lowest, 0.6)
         p99[one] = told.p99 if told else math.inf
-        say(f"{one.title}: p99 {1000 * p99[one]:.0f} ms at {CHOICE:.0%}")
+        if told:
+            say(f"{one.title}: p99 {1000 * told.p99:.0f} ms at {CHOICE:.0%}")
+        else:
+            say(f"{one.title}: p99 more than {1000 * lowest:.0f} ms at {CHOICE:.0%}, ended early")
     chosen = min(p99, key=lambda one: p99[one])
     say(f"taken: {chosen.title}")
     return chosen
@@ -85,7 +89,8 @@ def search_all(contenders: Sequence[Contender], begin: Mapping[Traffic, float], 
     for contender in contenders:
         with contender.serve(place.engines, place.folder) as served:
             for traffic in begin:
-                found.append(search(contender, served, traffic, place, first[traffic]))
+                guess = first[traffic] if contender.begin is None else round(contender.begin / STEP)
+                found.append(search(contender, served, traffic, place, guess))
                 first[traffic] = max(1, found[-1].level)
     return found
 

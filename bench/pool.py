@@ -16,11 +16,19 @@ open loop.
 - *Arrival*: constant (requests at random times, of a constant rate) and bursty (groups of 1 to 15 at once, at random
   times, of the same rate). Every contender gets the same requests at the same times at a given rate.
 - *Search*: rates are steps of 4 % of what the engines could do if every batch was full. From the rate of the contender
-  before, 3 steps up or down until the answer changes, then bisection. One window of 4.5 s decides a rate; where its p99
-  is within 5 % of the target, two of three do. A window ends as soon as more than one request in a hundred is late.
+  before (the pool: from 90 %), 2 steps up or down until the answer changes, then bisection. One window of 4.5 s decides
+  a rate; where its p99 is within 3 % of the target, two of three do. A window ends as soon as more than one request in
+  a hundred is late.
 - *Settings*: each router is tried with every policy that needs nothing else beside it and looks at more than a key of
   the client, and HAProxy's queue with two limits, at 70 % of what the engines could do; the one with the lowest p99 is
-  taken.
+  taken. A window ends as soon as more than one request in a hundred is later than that of another one.
+- *Cost*: the longer a request's text, the longer it takes (8 words for each millisecond), as with real models. The pool
+  sees no more than that: its gateway estimates tokens from the size of the body, and its workers put requests of like
+  size into one call. Nobody reads the milliseconds but the engine.
+- *Utilization* is the share of the places of the engines' batches that are in use, over all of the time: at 100 % every
+  engine always has a full batch. *Busy* is the share of the time in which an engine has a batch at all, be it of one
+  request: what a GPU's own counter shows. "If every batch is full" means batches of requests as they come; like ones in
+  one batch take less time, so rates may be above that, and the utilization may not.
 - *One at a time*: engines that take one request at a time, where a limit in HAProxy makes one shared queue.
 - *Faults*: see `_pool_faults.py`.
 
@@ -117,6 +125,7 @@ def goals(found: Sequence[Found]) -> dict[str, Figure]:
         if push and "pool" in of:
             ratio = of["pool"].mean("answered") / push
             figures[f"{traffic.name}_pool_to_best_router"] = at_least(ratio, 2.0)
+            figures[f"{traffic.name}_pool_busy"] = Figure(round(100 * of["pool"].mean("busy"), 1), "%")
             figures[f"{traffic.name}_pool_utilization"] = at_least(100 * of["pool"].mean("filled"), 85, "%")
     return figures
 

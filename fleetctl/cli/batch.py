@@ -75,7 +75,7 @@ def run(
     per_token = parse_price(price) if price is not None else None
     where = paths(file.name, out)
     data = file.read_bytes()
-    with _way(nats, password_env, fleet, via, accept_new, ssh_config, model) as (way, targets):
+    with _way(nats, password_env, fleet, via, accept_new, ssh_config, model, lines=True) as (way, targets):
         batch = read(str(file), data, targets)
         with told_at_ctrl_c() as left, Shown(per_token, left, as_json=json) as shown:
             done = carry_out(way, batch, where if wait else None, shown)
@@ -211,14 +211,16 @@ def _way(
     accept_new: bool,
     ssh_config: Path | None,
     model: str | None = None,
+    *,
+    lines: bool = False,
 ) -> Iterator[tuple[Way, Targets]]:
-    """How NATS is reached, and the models that requests may go to."""
+    """How NATS is reached, and the models that requests may go to; the adapters too where there are ``lines``."""
     import logging
 
     from fleetctl.cli.session import QUICK, fleet_file, open_fleet
     from fleetctl.errors import SpecError
     from fleetctl.pool.batch.lines import Targets
-    from fleetctl.run.batching import boxes_of, straight, targets_of, way
+    from fleetctl.run.batching import adapters_of, boxes_of, straight, targets_of, way
     from fleetctl.spec.secret import Secret
 
     logging.getLogger("fleetctl.pool").setLevel(logging.CRITICAL)  # what it would say is shown as it goes
@@ -233,6 +235,6 @@ def _way(
         boxes_of(known)
         targets_of(known, model)
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True, reach=QUICK) as subject:
-        targets = targets_of(subject.fleet, model)
+        targets = targets_of(subject.fleet, model, adapters_of(subject) if lines else {})
         with way(subject) as found:
             yield found, targets

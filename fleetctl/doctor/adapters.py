@@ -9,6 +9,7 @@ from fleetctl.doctor.finding import Finding, Kind, Severity
 from fleetctl.doctor.scene import Family, Scene
 from fleetctl.facts.adapters import LoadedTold
 from fleetctl.plan.adapters import behind, engines_asked, newest, taken_names
+from fleetctl.render.release import Engine
 
 _SOURCE = "docs/lora.md; vLLM documentation: LoRA adapters"
 LACKS = Kind(
@@ -17,7 +18,7 @@ LACKS = Kind(
     "a copy is without a LoRA adapter",
     "an engine that serves and does not list an adapter that the fleet has for its model",
     "The proxy knows the name and sends requests to every copy: this one answers that there is no such model.",
-    "fleetctl restart MODEL, where its box has the files",
+    "fleetctl restart MODEL, where its box has the files; of a pool, systemctl restart UNIT there",
     _SOURCE,
 )
 BOX = Kind(
@@ -60,7 +61,7 @@ def find(scene: Scene, told: Mapping[str, LoadedTold]) -> Iterator[Finding]:
 
 def _copies(scene: Scene, told: Mapping[str, LoadedTold]) -> Iterator[Finding]:
     wanted = newest(scene.observed).adapters
-    for engine in scene.live.engines:
+    for engine in scene.live.all_engines:
         box = engine.head.box
         loaded = told[box].loaded.get(engine.head.unit) if box in told else None
         if engine.max_lora_rank is None or loaded is None:
@@ -77,8 +78,14 @@ def _copies(scene: Scene, told: Mapping[str, LoadedTold]) -> Iterator[Finding]:
                 engine.head.unit,
                 f"{engine.id} is without {', '.join(without)}",
                 f"{engine.url}/v1/models: {', '.join(sorted(loaded)) or 'no adapter'}",
-                fix=f"{there}fleetctl restart {box}",
+                fix=f"{there}{_again(scene, engine)}",
             )
+
+
+def _again(scene: Scene, engine: Engine) -> str:
+    """What starts an engine again."""
+    pooled = engine not in scene.live.engines
+    return f"systemctl restart {engine.head.unit}" if pooled else f"fleetctl restart {engine.head.box}"
 
 
 def _boxes(scene: Scene, told: Mapping[str, LoadedTold]) -> Iterator[Finding]:

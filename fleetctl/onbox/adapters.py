@@ -2,6 +2,7 @@
 
     /var/lib/fleetctl/loras/index.json              which adapters each model has; a number that grows with every change
     /var/lib/fleetctl/loras/names                   the same for the proxy: lines "NAME MODEL"
+    /var/lib/fleetctl/loras/.gateway/names          and for a gateway of a pool, whose user can read it
     /var/lib/fleetctl/loras/MODEL/NAME/DIGEST/      the files; never changed once they are there
     /var/lib/fleetctl/loras/.sent/DIGEST/           what is on its way here
 
@@ -30,6 +31,7 @@ from fleetctl.onbox.state import private_folder, write_json
 FOLDER = VAR + "/loras"
 INDEX = FOLDER + "/index.json"
 NAMES = FOLDER + "/names"
+GATEWAY_NAMES = FOLDER + "/.gateway/names"
 SENT = FOLDER + "/.sent"
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -254,14 +256,15 @@ def adapters_note(call: Call, serial: int, adapters: Dict[str, Any], back: bool 
 
 
 def write_names(call: Call, without: List[Item], also: List[Item]) -> Dict[str, str]:
-    """Write for the proxy which names there are: those of the index, but for some; returns them with their models."""
+    """Write for proxy and gateway which names there are: those of the index, but for some. Returns name -> model."""
     found = {name: model for model, entries in index()["adapters"].items() for name in entries}
     found.update((named(item["name"], "name of an adapter"), named(item["model"], "model")) for item in also)
     for item in without:
         found.pop(item["name"], None)
     lines = "".join("%s %s\n" % (name, found[name]) for name in sorted(found))
     private_folder(FOLDER)
-    write(call, [{"path": NAMES, "content": lines, "mode": 0o600}])
+    files = [{"path": NAMES, "content": lines, "mode": 0o600}, {"path": GATEWAY_NAMES, "content": lines, "mode": 0o644}]
+    write(call, files)
     return found
 
 

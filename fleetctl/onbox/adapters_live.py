@@ -16,8 +16,18 @@ from fleetctl.onbox.units import environment_of, states
 LOAD_WAIT = 60.0  # seconds for one adapter to be loaded or unloaded
 ASK_WAIT = 60.0  # seconds for the one token that proves it
 LOOK_WAIT = 5.0
+GATEWAY_WAIT = 10.0  # seconds for a gateway to see another list of names; it looks twice a second
 LARGEST = 4 * 1024 * 1024  # bytes of an answer
+STOP_WAIT = 60.0  # seconds for a unit that is being stopped
 PAUSE = 0.2
+
+
+PROOFS: Dict[str, Tuple[str, Dict[str, Any]]] = {
+    "generate": ("/v1/completions", {"prompt": "Hello", "max_tokens": 1}),
+    "embed": ("/v1/embeddings", {"input": "Hello"}),
+    "rerank": ("/v1/rerank", {"query": "Hello", "documents": ["Hello"]}),
+}
+"""Task of an engine -> what it is asked with each adapter, and where."""
 
 
 class Engine:
@@ -63,10 +73,10 @@ class Engine:
         if status != 200:
             raise OpError("it does not %s %s: %s" % (verb, name, words_of(status, said)))
 
-    def prove(self, name: str) -> None:
-        """One token, made with the adapter."""
-        body = {"model": name, "prompt": "Hello", "max_tokens": 1}
-        status, said = self.ask("POST", "/v1/completions", body, ASK_WAIT)
+    def prove(self, name: str, task: str) -> None:
+        """One token, one vector or one score, made with the adapter."""
+        path, body = PROOFS.get(task, PROOFS["generate"])
+        status, said = self.ask("POST", path, {"model": name, **body}, ASK_WAIT)
         if status != 200:
             raise OpError("it does not answer with %s: %s" % (name, words_of(status, said)))
 
@@ -106,6 +116,7 @@ def adapters_load(
     limit: float,
     items: Optional[List[Item]] = None,
     max_rank: int = 0,
+    task: str = "generate",
 ) -> Dict[str, Any]:
     """Have an engine load adapters and answer with each: the ``items``, or (None) all of the index and no others.
 
@@ -129,21 +140,37 @@ def adapters_load(
     if pid is None:
         return {"down": True, "loaded": [], "unloaded": [], "left_out": left_out}
     engine = Engine(address, port, pid)
-    there = engine.loaded()
     done, gone = [], []
-    for name, path in wanted.items():
-        call.check()
-        if name in there and there[name] != path:
-            engine.unload(name)
-        if there.get(name) != path:
-            engine.load(name, path)
-            engine.prove(name)
-            done.append(name)
-    if items is None:
-        gone = [name for name, root in there.items() if name not in wanted and root.startswith(FOLDER + "/")]
-        for name in gone:
-            engine.unload(name)
+    try:
+        there = engine.loaded()
+        for name, path in wanted.items():
+            call.check()
+            if name in there and there[name] != path:
+                engine.unload(name)
+            if there.get(name) != path:
+                engine.load(name, path)
+                engine.prove(name, task)
+                done.append(name)
+        if items is None:
+            gone = [name for name, root in there.items() if name not in wanted and root.startswith(FOLDER + "/")]
+            for name in gone:
+                engine.unload(name)
+    except OpError:
+        if not _was_stopped(call, unit):
+            raise
+        return {"down": True, "loaded": [], "unloaded": [], "left_out": left_out}
     return {"down": False, "loaded": done, "unloaded": gone, "left_out": left_out}
+
+
+def _was_stopped(call: Call, unit: str) -> bool:
+    """Somebody stops the unit, as a worker does with an engine that it evicts; one that died is another matter."""
+    for _ in range(int(STOP_WAIT / PAUSE)):
+        active = states(call, [unit])[unit]["active"]
+        if active != "deactivating":
+            return bool(active == "inactive")
+        call.check()
+        time.sleep(PAUSE)
+    return False
 
 
 @op("adapters_unload")
@@ -156,11 +183,16 @@ def adapters_unload(
     if pid is None:
         return {"down": True, "unloaded": []}
     engine = Engine(address, port, pid)
-    there = engine.loaded()
-    # What somebody else loaded from elsewhere under the same name is not ours to take away.
-    mine = [item["name"] for item in items if there.get(item["name"], "").startswith(FOLDER + "/")]
-    for name in mine:
-        engine.unload(named(name, "name of an adapter"))
+    try:
+        there = engine.loaded()
+        # What somebody else loaded from elsewhere under the same name is not ours to take away.
+        mine = [item["name"] for item in items if there.get(item["name"], "").startswith(FOLDER + "/")]
+        for name in mine:
+            engine.unload(named(name, "name of an adapter"))
+    except OpError:
+        if not _was_stopped(call, unit):
+            raise
+        return {"down": True, "unloaded": []}
     return {"down": False, "unloaded": mine}
 
 
@@ -183,15 +215,50 @@ def adapters_look(call: Call, engines: List[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 @op("adapters_tell")
-def adapters_tell(call: Call, path: str, without: List[Item], also: List[Item]) -> Dict[str, Any]:
+def adapters_tell(
+    call: Call, path: str, without: List[Item], also: List[Item], gateway: Optional[Dict[str, Any]] = None
+) -> Dict[str, Any]:
     """The proxy at the socket ``path`` knows the names of the index, now and after a restart; but for some, or more.
 
-    A proxy whose configuration does not ask for them, or that does not run, is left as it is.
+    A proxy whose configuration does not ask for them, or that does not run, is left as it is. A gateway of a pool reads
+    them by itself; the one at ``gateway`` (its address, port and models) is seen to have done so, if it runs. OpError
+    where it has not.
     """
     require_claim()
     names = write_names(call, without, also)
+    if gateway is not None:
+        _await_gateway(call, gateway, without, also)
     if not os.path.exists(path):
         return {"told": False}
     word = ",".join("%s=%s" % (name, names[name]) for name in sorted(names)) or "-"
     answer = haproxy.ask(path, "fleetctl adapters " + word).strip()
     return {"told": answer.startswith("adapters:"), "answer": answer[:200]}
+
+
+def _await_gateway(call: Call, gateway: Dict[str, Any], without: List[Item], also: List[Item]) -> None:
+    listed = {item["name"]: yes for yes, items in ((False, without), (True, also)) for item in items
+              if item["model"] in gateway["models"]}  # fmt: skip
+    deadline = time.monotonic() + GATEWAY_WAIT
+    while listed:
+        there = _listed_by(gateway["address"], gateway["port"])
+        if there is None or all((name in there) == yes for name, yes in listed.items()):
+            return
+        if time.monotonic() > deadline:
+            raise OpError("the gateway does not see the adapters that there are: its /v1/models has others")
+        call.check()
+        time.sleep(PAUSE)
+
+
+def _listed_by(address: str, port: int) -> Optional[List[str]]:
+    """The names that a gateway lists; None for one that does not run."""
+    connection = http.client.HTTPConnection(address, port, timeout=LOOK_WAIT)
+    try:
+        connection.request("GET", "/v1/models", headers={"Connection": "close"})
+        found = json.loads(connection.getresponse().read(LARGEST).decode("utf-8", "replace"))
+        return [str(card["id"]) for card in found["data"]]
+    except ConnectionRefusedError:
+        return None
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return []
+    finally:
+        connection.close()

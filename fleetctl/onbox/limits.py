@@ -155,6 +155,6 @@ RULES: Dict[str, Callable[[Dict[str, Any]], bool]] = {
     "program_help": asks_for_help,
     "container_try": lambda args: makes_container(args) and of_folders(args.get("folders", [])),
     "adapters_tell": lambda args: _on_proxy(args.get("path")),
-    "pool_wish": lambda args: args.get("wish") in ("load", "evict", "pin", "unpin"),
+    "pool_wish": lambda args: args.get("wish") in ("load", "evict", "leave", "pin", "unpin"),
     "drop_page_cache": lambda args: "drop" not in args,
 }

@@ -52,14 +52,19 @@ def _facts(args: Args) -> None:
         _refuse("facts of other things")
 
 
+def _engines_of(live: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """All engines of a release, those of a pool among them."""
+    return [*live.get("engines", []), *(one["engine"] for one in (live.get("pool") or {}).get("lodgers", []))]
+
+
 def _checkpoint(args: Args) -> None:
-    if args.get("path") not in [engine["weights"] for engine in _live().get("engines", [])]:
+    if args.get("path") not in [engine["weights"] for engine in _engines_of(_live())]:
         _refuse("files of %r" % (args.get("path"),))
 
 
 def _engine(args: Args) -> None:
     """It is an engine of what this box keeps as live: no other address is asked anything."""
-    for engine in _live().get("engines", []):
+    for engine in _engines_of(_live()):
         known = (engine["ranks"][0]["unit"], engine["address"], engine["port"], engine["model"])
         if known == (args.get("unit"), args.get("address"), args.get("port"), args.get("model", engine["model"])):
             return
@@ -74,6 +79,12 @@ def _engines(args: Args) -> None:
 def _socket(args: Args) -> None:
     if args.get("path") != SOCKET:
         _refuse("another proxy")
+    asked = args.get("gateway")
+    if asked is not None:
+        services = (_live().get("pool") or {}).get("services", [])
+        known = [(one["address"], one["port"]) for one in services if one["kind"] == "gateway"]
+        if (asked["address"], asked["port"]) not in known:
+            _refuse("no gateway of the live layout")
 
 
 def _tokens() -> List[str]:

@@ -10,7 +10,7 @@ from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.watch import invocation
 
 CONFIG = "/etc/fleetctl/pool/worker.json"
-WISHES = ("load", "evict", "pin", "unpin")
+WISHES = ("load", "evict", "pin", "unpin", "leave")
 WAIT = 10.0  # seconds for an answer
 MOST = 8 << 20  # bytes of one
 LOOK_EVERY = 0.5  # seconds between two looks at a worker

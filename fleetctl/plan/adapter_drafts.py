@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleetctl.plan.adapters import index_of, lacking, newest
+from fleetctl.plan.adapters import index_of, lacking, newest, told_boxes
 from fleetctl.plan.draft import Draft, Move, of_engine, on_box
 
 
@@ -27,15 +27,15 @@ def bring_adapters(move: Move) -> Iterable[Draft]:
             serial=latest.serial,
             adapters=index_of(latest),
             in_part=bool(broken),
-            engines=[engine.id for engine in move.source.engines if engine.head.box == name and engine.max_lora_rank],
-            proxy=move.source.proxy is not None and name in move.source.proxy.boxes,
+            engines=[one.id for one in move.source.all_engines if one.head.box == name and one.max_lora_rank],
+            proxy=name in told_boxes(move.source),
         )
 
 
 def load_adapters(move: Move) -> Iterable[Draft]:
     """An engine has all adapters of its model before it takes requests; it started with them, and is asked."""
     adapters = newest(move.observed).adapters
-    for engine in move.difference.prove:
+    for engine in (*move.difference.prove, *(lodger.engine for lodger in move.difference.pool.gate)):
         if engine.max_lora_rank is not None and adapters.get(engine.model):
             names = ", ".join(sorted(adapters[engine.model]))
             yield of_engine(engine, f"{engine.id} has its LoRA adapters: {names}", items=None)

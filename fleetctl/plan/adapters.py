@@ -9,7 +9,7 @@ from typing import Any
 from fleetctl.facts.adapters import AdapterFacts, AdaptersFacts
 from fleetctl.facts.types import Observed
 from fleetctl.plan.types import PlannedStep, Stage
-from fleetctl.render.release import Engine, Release
+from fleetctl.render.release import Engine, Release, Service
 
 Index = dict[str, dict[str, Any]]
 """Model → name → what is known of the adapter, as the boxes keep it."""
@@ -116,7 +116,7 @@ def push_steps(
         summary = f"{told} {'is' if len(new) == 1 else 'are'} noted on {box}"
         steps.add("note", "note_adapters", box, summary, serial=latest.serial + 1, adapters=index)
     steps.then()
-    for engine in live.engines:
+    for engine in live.all_engines:
         mine = [{k: v for k, v in one.items() if k not in ("files", "from")} for one in items]
         mine = [one for one in mine if one["model"] == engine.model]
         if mine:
@@ -124,8 +124,8 @@ def push_steps(
             steps.of_engine("load", "load_adapters", engine, f"{engine.id} loads {names}", mine)
     steps.then()
     plain = [item(one.model, one.name, one.digest) for one in new]
-    for box in live.proxy.boxes if live.proxy else ():
-        steps.add("open", "name_adapters", box, f"the proxy on {box} knows {told}", items=plain)
+    for box in told_boxes(live):
+        steps.add("open", "name_adapters", box, f"{_who(live, box)} {told}", items=plain, **_gateway(live, box))
     return tuple(steps.made)
 
 
@@ -147,10 +147,11 @@ def remove_steps(names: Sequence[tuple[str, str]], live: Release, observed: Obse
         summary = f"{told} {'is' if len(names) == 1 else 'are'} not noted on {box} any more"
         steps.add("note", "note_adapters", box, summary, serial=latest.serial + 1, adapters=left)
     steps.then()
-    for box in live.proxy.boxes if live.proxy else ():
-        steps.add("close", "unname_adapters", box, f"the proxy on {box} does not know {told} any more", items=items)
+    for box in told_boxes(live):
+        summary = f"{_who(live, box, known=False)} {told} any more"
+        steps.add("close", "unname_adapters", box, summary, items=items, **_gateway(live, box))
     steps.then()
-    for engine in live.engines:
+    for engine in live.all_engines:
         mine = [one for one in items if one["model"] == engine.model]
         if mine:
             forgets = ", ".join(one["name"] for one in mine)
@@ -159,6 +160,37 @@ def remove_steps(names: Sequence[tuple[str, str]], live: Release, observed: Obse
     for box in observed:
         steps.add("drop", "drop_adapters", box, f"remove the files of {told} on {box}", items=items)
     return tuple(steps.made)
+
+
+def told_boxes(release: Release) -> tuple[str, ...]:
+    """Boxes on which a proxy or, in whatever layout, a gateway has to know the names."""
+    proxy = release.proxy
+    gateways = [server.box for backend in (proxy.backends if proxy else ()) for server in backend.servers
+                if server.gateway]  # fmt: skip
+    return tuple(dict.fromkeys((*(proxy.boxes if proxy else ()), *gateways)))
+
+
+def _gateway_on(release: Release, box: str) -> Service | None:
+    services = release.pool.on(box) if release.pool else []
+    return next((service for service in services if service.kind == "gateway"), None)
+
+
+def _gateway(release: Release, box: str) -> dict[str, Any]:
+    """How the gateway on a box is asked whether it knows the names; empty where there is none."""
+    service = _gateway_on(release, box)
+    if service is None or release.pool is None:
+        return {}
+    models = sorted({lodger.engine.model for lodger in release.pool.lodgers})
+    return {"gateway": {"address": service.address, "port": service.port, "models": models}}
+
+
+def _who(release: Release, box: str, *, known: bool = True) -> str:
+    both = [
+        *(["the proxy"] if release.proxy and box in release.proxy.boxes else []),
+        *(["the gateway"] if _gateway_on(release, box) else []),
+    ] or ["the list for gateways"]
+    verb = {(1, True): "knows", (1, False): "does not know", (2, True): "know", (2, False): "do not know"}
+    return f"{' and '.join(both)} on {box} {verb[len(both), known]}"
 
 
 class _Steps:
@@ -192,19 +224,22 @@ class _Steps:
         self._layer = []
 
 
+def asked_at(engine: Engine) -> dict[str, Any]:
+    """Where the ops on its adapters find an engine."""
+    return {"unit": engine.head.unit, "address": engine.address, "port": engine.port}
+
+
 def engines_asked(live: Release, box: str) -> list[dict[str, Any]]:
     """Engines with their head on a box that take adapters, as the box is asked about them."""
     return [
-        {"unit": engine.head.unit, "address": engine.address, "port": engine.port}
-        for engine in live.engines
-        if engine.head.box == box and engine.max_lora_rank is not None
+        asked_at(engine) for engine in live.all_engines if engine.head.box == box and engine.max_lora_rank is not None
     ]
 
 
 def taken_names(live: Release, served: Iterable[str]) -> dict[str, str]:
     """Names that clients use for models → what each is."""
     found = {name: f"model {name}" for name in served}
-    for engine in live.engines:
+    for engine in live.all_engines:
         found.update((name, f"a name of model {engine.model}") for name in engine.served_as)
     return found
 

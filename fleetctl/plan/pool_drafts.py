@@ -115,8 +115,14 @@ def _start(move: Move, *parts: str) -> Iterable[Draft]:
                     "unit": service.unit,
                     "limit": float(POOL_STOP_LIMITS[service.kind]),
                     "engines": _coming(move, service.box) if service.kind == "worker" else {},
+                    "adapters": service.kind == "gateway" and _take_adapters(move.target),
                 },
             )
+
+
+def _take_adapters(release: Release) -> bool:
+    """Some model of the pool takes LoRA adapters."""
+    return release.pool is not None and any(one.engine.max_lora_rank for one in release.pool.lodgers)
 
 
 def await_pool(move: Move, limit: Any = 60.0) -> Iterable[Draft]:
@@ -180,7 +186,19 @@ def gate_pool(move: Move) -> Iterable[Draft]:
         yield of_engine(lodger.engine, f"{lodger.engine.id} answers: {', '.join(asked)}")
 
 
+def gate_unpinned(move: Move) -> Iterable[Draft]:
+    """Models that are not pinned are loaded once where they are new or another build, if gates.unpinned is set."""
+    lodgers = move.target.pool.lodgers if move.target.pool and move.target.gates.unpinned else ()
+    for lodger in lodgers:
+        engine = lodger.engine
+        if not lodger.pinned and engine.head.unit in move.difference.boxes[engine.head.box].lodging:
+            asked = ", ".join(["model", "context", *PROOFS[engine.task]])
+            within = f"at most {seconds(engine.load_limit)}"
+            yield of_engine(engine, f"{engine.id} is loaded once ({within}) and answers: {asked}")
+
+
 def _url(service: Service) -> str:
-    """Where a program tells that it is at work; empty for NATS, whose port is enough, and for what only runs."""
+    """Where a program tells that it is at work, and that the bucket for long bodies takes them; empty for NATS, whose
+    port is enough, and for what only runs."""
     host = f"[{service.address}]" if ":" in service.address else service.address
-    return "" if service.kind in ("nats", "batch") else f"http://{host}:{service.port}/health"
+    return "" if service.kind in ("nats", "batch") else f"http://{host}:{service.port}/health?bodies"

@@ -120,7 +120,7 @@ def plan_push(subject: Subject, seen: Look, new: Sequence[Offered], model: str, 
         raise RefusedError("refused; no copy was touched:\n" + "\n".join(f"- {reason}" for reason in reasons))
     if not base.matrices:
         notes.append(f"what matrices {model} has is not known here ({base.where}): its shapes are left to the engines")
-    if not any(engine.model == model for engine in live.engines):
+    if not any(engine.model == model for engine in live.all_engines):
         notes.append(f"no copy of {model} is in {live.layout}: they are loaded when one starts")
     steps = push_steps(wanted, live, seen.observed, by=whoami(), at=at) if wanted else ()
     return staying(fleet.fleet, fleet.proxy.lead, seen, "lora push", PUSH, steps, tuple(notes))
@@ -143,7 +143,7 @@ def _rank_taken(fleet: Fleet, live: Release, model: str) -> int:
     """The highest rank that every copy takes. RefusedError where one runs that takes none."""
     loras = fleet.models[model].loras
     assert loras is not None  # model_for has seen to it
-    ranks = [engine.max_lora_rank for engine in live.engines if engine.model == model]
+    ranks = [engine.max_lora_rank for engine in live.all_engines if engine.model == model]
     if None in ranks:
         raise RefusedError(
             f"{model} was started without loras:; no copy was touched",
@@ -181,7 +181,7 @@ def _has(there: AdaptersFacts, model: str, one: Offered) -> bool:
 def _base(subject: Subject, live: Release, model: str) -> Base:
     """The model's matrices, from its files on a box; without any where they cannot be read."""
     weights = subject.fleet.models[model].weights
-    boxes = [engine.head.box for engine in live.engines if engine.model == model]
+    boxes = [engine.head.box for engine in live.all_engines if engine.model == model]
     if not weights.startswith("/") or not boxes:
         return Base(weights)
     try:

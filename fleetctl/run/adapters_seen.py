@@ -38,20 +38,23 @@ def adapters_seen(subject: Subject) -> AdaptersSeen:
             box.call("adapters_look", engines=engines_asked(live, box.name), timeout=LIMIT)
         )
     )
-    for engine in live.engines:
+    for engine in live.all_engines:
         if engine.max_lora_rank is not None:
             loaded = told[engine.head.box].loaded.get(engine.head.unit)
             found.engines[engine.id] = (engine.model, None if loaded is None else sorted(loaded))
-            found.problems += _lacks(engine.id, loaded, latest, engine.model)
+            again = (
+                f"fleetctl restart {engine.model}"
+                if engine in live.engines
+                else f"systemctl restart {engine.head.unit}"
+            )
+            found.problems += _lacks(engine.id, loaded, latest, engine.model, again)
     for box, one in told.items():
         found.problems += [f"{box}: {file} of {name} is not what was sent" for name, file in one.changed.items()]
     return found
 
 
-def _lacks(engine: str, loaded: dict[str, str] | None, latest: AdaptersFacts, model: str) -> list[str]:
+def _lacks(engine: str, loaded: dict[str, str] | None, latest: AdaptersFacts, model: str, again: str) -> list[str]:
     if loaded is None:
         return []
     without = [name for name in latest.adapters.get(model, {}) if name not in loaded]
-    return (
-        [f"{engine} is without {', '.join(sorted(without))}: `fleetctl restart {model}` loads them"] if without else []
-    )
+    return [f"{engine} is without {', '.join(sorted(without))}: `{again}` loads them"] if without else []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nats.aio.client import Client
 
 from fleetctl.errors import BoxError, FleetError, SpecError
+from fleetctl.facts.adapters import AdaptersFacts
 from fleetctl.pool import wire
 from fleetctl.pool.batch.lines import Targets
 from fleetctl.pool.nats import QueueError, connect
@@ -41,16 +42,33 @@ class Way:
     """Bytes that NATS keeps at most; 0: not known."""
 
 
-def targets_of(fleet: Fleet, model: str | None) -> Targets:
-    """Which names a file may have for models. Raises SpecError when ``model`` (--model) is none of them."""
+def adapters_of(subject: Subject) -> dict[str, str]:
+    """The LoRA adapters of the fleet, as the boxes that can be reached know them: name → key of its model."""
+    if all(model.loras is None for model in subject.fleet.models.values()):
+        return {}
+    told = [AdaptersFacts.model_validate(box.call("adapters_index")) for box in subject.boxes.values()]
+    latest = max(told, key=lambda one: one.serial, default=AdaptersFacts())
+    return {name: model for model, entries in latest.adapters.items() for name in entries}
+
+
+def targets_of(fleet: Fleet, model: str | None, adapters: Mapping[str, str] | None = None) -> Targets:
+    """Which names a file may have for models, those of LoRA adapters among them.
+
+    Raises SpecError when ``model`` (--model) is none of them; as long as ``adapters`` are not known (None), only where
+    it cannot be that of one either.
+    """
+    if adapters is None and any(one.loras is not None for one in fleet.models.values()):
+        model = None
     names = {key: key for key in fleet.models}
     for key, entry in fleet.models.items():
         names |= dict.fromkeys(entry.served_as, key)
     served = {key: entry.served_as[0] if entry.served_as else key for key, entry in fleet.models.items()}
+    names = {**{name: key for name, key in (adapters or {}).items() if key in fleet.models}, **names}
     chosen = names.get(model) if model is not None else ""
     if chosen is None:
         raise SpecError(f"--model {model}: no such model in fleet.yaml", hint=did_you_mean(str(model), list(names)))
-    return Targets(names, served, chosen)
+    own = {name for key, entry in fleet.models.items() for name in (key, *entry.served_as)}
+    return Targets(names, served, chosen, model if model is not None and model not in own else "")
 
 
 def boxes_of(fleet: Fleet) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def plan_cutover(
     here = [engine for engine in difference.start if _programs_there(engine, observed)]
     here += [one for one in _lodging(difference) if one.runtime != "encoder" and _programs_there(one, observed)]
     unasked = refuse_unknown_flags(fleet, subject.boxes, target.layout, here)
-    forecasts = size_up(fleet, subject.boxes, target, difference.start)
+    forecasts = size_up(fleet, subject.boxes, target, with_cache(difference))
     refuse_what_cannot_start(forecasts)
     return build_plan(
         source=source,
@@ -160,6 +160,12 @@ def _refuse_drained(target: Release, observed: Observed, difference: Difference)
     why = why_not_drained(target, observed, difference.pool)
     if why:
         raise RefusedError(f"{'; '.join(why)}; nothing was changed", hint="put it back first")
+
+
+def with_cache(difference: Difference) -> list[Engine]:
+    """Engines that start, or may be loaded, and keep a cache in what their share leaves. Those of a pool that embed or
+    rank do without one."""
+    return [*difference.start, *(engine for engine in _lodging(difference) if engine.task == "generate")]
 
 
 def _lodging(difference: Difference) -> list[Engine]:

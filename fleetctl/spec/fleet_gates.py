@@ -106,3 +106,8 @@ class Gates(Part):
     )
     tools: ToolsGate | None = Field(default=None, description="a tool-use test; without this key there is none")
     evaluations: tuple[TasksGate, ...] = Field(default=(), description="files of tasks with known answers")
+    unpinned: bool = Field(
+        default=False,
+        description="models of a pool that are not pinned are loaded once on each box and pass their gates, when the "
+        "proxy has opened; default: their first request proves them",
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fleetctl.errors import StepError
+from fleetctl.plan.adapters import asked_at
 from fleetctl.plan.types import PlannedStep
 from fleetctl.remote.connection import BoxConnection
 from fleetctl.remote.errors import OpFailed
@@ -69,18 +70,20 @@ def _pieces(context: Context, one: Record, file: str, offset: int, size: int) ->
     )
 
 
-def _plain(items: list[Record]) -> list[Record]:
+def _plain(items: Sequence[Record]) -> list[Record]:
     return [{key: one[key] for key in ("model", "name", "digest")} for one in items]
 
 
 def _asked(engine: Engine) -> dict[str, Any]:
     """What the ops on an engine's adapters ask it by."""
-    return {"unit": engine.head.unit, "address": engine.address, "port": engine.port, "model": engine.model}
+    return {**asked_at(engine), "model": engine.model}
 
 
 def load(context: Context, step: PlannedStep, engine: Engine, items: list[Record] | None) -> Record:
     """Have an engine load adapters (None: all that its box keeps). Raises StepError with the engine's own words."""
-    more = {"max_rank": engine.max_lora_rank or 0} if items is None else {"items": _plain(items)}
+    more: dict[str, Any] = {"max_rank": engine.max_lora_rank or 0} if items is None else {"items": _plain(items)}
+    if engine.task != "generate":
+        more["task"] = engine.task
     try:
         told = context.boxes[engine.head.box].call("adapters_load", **_asked(engine), limit=engine.load_limit, **more)
     except OpFailed as failure:
@@ -195,27 +198,37 @@ class UnloadAdapters(Step):
         return load(context, step, context.engine(step), step.params["items"])
 
 
-def _tell(context: Context, box: BoxConnection, *, without: list[Record], also: list[Record]) -> Record:
-    socket = context.proxy.admin_socket
-    return dict(box.call("adapters_tell", path=socket, without=_plain(without), also=_plain(also)))
+def tell(
+    context: Context,
+    box: BoxConnection,
+    *,
+    without: Sequence[Record] = (),
+    also: Sequence[Record] = (),
+    gateway: Record | None = None,
+) -> Record:
+    """Have the proxy and the gateway of a box know the names of its index, but for some, or more."""
+    names: dict[str, Any] = {"without": _plain(without), "also": _plain(also)}
+    if gateway is not None:
+        names["gateway"] = gateway
+    return dict(box.call("adapters_tell", path=context.proxy.admin_socket, **names))
 
 
 @register
 class NameAdapters(Step):
-    """The proxy knows the names, now and when it starts again; nothing is reloaded."""
+    """Proxy and gateway know the names, now and when they start again; nothing is reloaded."""
 
     kind = "name_adapters"
 
     def do(self, context: Context, step: PlannedStep) -> Record:
-        return _tell(context, context.box(step), without=[], also=step.params["items"])
+        return tell(context, context.box(step), also=step.params["items"], gateway=step.params.get("gateway"))
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
-        return _tell(context, context.box(step), without=step.params["items"], also=[])
+        return tell(context, context.box(step), without=step.params["items"], gateway=step.params.get("gateway"))
 
 
 @register
 class UnnameAdapters(NameAdapters):
-    """The proxy does not know the names any more."""
+    """Proxy and gateway do not know the names any more."""
 
     kind = "unname_adapters"
 
@@ -240,7 +253,7 @@ class BringAdapters(Step):
         sent = send(context, step, params["items"])
         box.call("adapters_note", serial=params["serial"], adapters=params["adapters"], back=params["in_part"])
         if params["proxy"]:
-            _tell(context, box, without=[], also=[])
-        for engine in (one for one in context.plan.source.engines if one.id in params["engines"]):
+            tell(context, box)
+        for engine in (one for one in context.plan.source.all_engines if one.id in params["engines"]):
             load(context, step, engine, None)
         return {"bytes": sent}

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 
+from fleetctl.errors import BoxError, FleetError
 from fleetctl.plan.types import PlannedStep
+from fleetctl.remote.connection import BoxConnection
 from fleetctl.remote.errors import OpFailed
-from fleetctl.render.release import Bundle
+from fleetctl.render.names import WORKER_UNIT
+from fleetctl.render.release import Bundle, Engine
 from fleetctl.spec.units import seconds
+from fleetctl.steps.adapters import tell
 from fleetctl.steps.base import Context, Record, Step, register, with_log
 from fleetctl.steps.collect import Target, archive_of, sha256
 from fleetctl.steps.gate import Gate
 from fleetctl.steps.traffic import Open
 
 PIECE = 2 << 20  # bytes of one call
+TRIES = 3  # of an engine that others may make go while it is asked
 
 
 @register
@@ -139,9 +144,14 @@ class StartWorker(StartProgram):
 
 @register
 class StartGateway(StartProgram):
-    """A gateway starts."""
+    """A gateway starts, and knows the LoRA adapters that its box knows."""
 
     kind = "start_gateway"
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        if step.params.get("adapters"):
+            tell(context, context.box(step))
+        return super().do(context, step)
 
 
 @register
@@ -213,6 +223,64 @@ class RestartPooled(Step):
                 raise with_log(context, one["box"], one["unit"], failure) from failure
             took[f"{one['model']}@{one['box']}"] = told["waited"]
         return {"took": took}
+
+
+@register
+class GateUnpinned(Gate):
+    """An engine that is not pinned is loaded once and passes its gates, asked directly.
+
+    Which models stay loaded is the worker's to decide. One that an operator wants out (`fleetctl pool evict`) stays
+    out, and is not asked.
+    """
+
+    kind = "gate_unpinned"
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        engine, box = context.engine(step), context.box(step)
+        unit = engine.head.unit
+        told = box.call("pool_state")["state"] or {}
+        mine = told.get("models", {}).get(engine.model, {}).get("engines", [])
+        if any(one.get("wish") == "evict" for one in mine):
+            context.say(step, {"log": f"{engine.model} was evicted by an operator, and stays out"})
+            return {"left": True}
+        for number in range(TRIES):
+            self._load(context, step, engine)
+            try:
+                return super().do(context, step)
+            except BoxError:
+                raise
+            except FleetError:
+                # Requests of other models may have made it go while it was asked.
+                if number == TRIES - 1 or not self._went(box, unit):
+                    raise
+        raise AssertionError
+
+    def _load(self, context: Context, step: PlannedStep, engine: Engine) -> None:
+        box, unit = context.box(step), engine.head.unit
+        try:
+            box.call("pool_wish", model=unit, wish="load")
+            box.call(
+                "await_service",
+                unit=WORKER_UNIT,
+                address="",
+                port=0,
+                url="",
+                engines=[unit],
+                limit=engine.load_limit + engine.stop_limit,
+                on_event=context.progress(step),
+            )
+        except OpFailed as failure:
+            raise with_log(context, step.box, unit, failure) from failure
+
+    def _went(self, box: BoxConnection, unit: str) -> bool:
+        return box.call("unit_states", units=[unit])[unit]["active"] in ("inactive", "deactivating")
+
+    def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
+        try:
+            context.box(step).call("pool_wish", model=context.engine(step).head.unit, wish="leave")
+        except OpFailed as failure:
+            context.say(step, {"log": f"what is wished of it stays: {failure.reason}"})
+        return {}
 
 
 @register

@@ -167,3 +167,29 @@ def pool_of(moving: Moving, text: str) -> dict[tuple[str, str], Any]:
     """Programs of the pool by kind and box, as status has them."""
     programs = moving.status(text)["sample"]["pool"]["programs"]
     return {(one["kind"], one["box"]): one for one in programs}
+
+
+def test_models_that_are_not_pinned_are_tried_where_gates_say_so_and_one_that_fails_takes_the_move_back(
+    moving: Moving,
+) -> None:
+    moving.be_in("replicas")
+    before = moving.picture()
+
+    def tried(document: dict[str, Any]) -> None:
+        with_pool(document)
+        document["gates"] = {**document.get("gates", {}), "unpinned": True}
+
+    def broken(document: dict[str, Any]) -> None:
+        tried(document)
+        document["models"]["other"] |= {"load_limit": "5s", "stop_limit": "5s"}
+        document["layouts"]["pool"]["other"]["environment"] = {"STANDIN_LOAD_SECONDS": "600"}
+
+    ran = moving.run("cutover", "--to", "pool", "--yes", text=moving.changed(broken), env=PASSWORDS)
+    assert (ran.rc, "other" in ran.said) == (6, True), ran
+    moving.unscathed(before, "replicas")
+    assert "load" not in moving.sh("box2", "cat /var/lib/fleetctl/pool/wishes.json 2>/dev/null; true")
+    with moving.steady_traffic() as traffic:
+        moved = moving.run("cutover", "--to", "pool", "--yes", text=moving.changed(tried), env=PASSWORDS)
+    assert (moved.rc, traffic.failed) == (0, []), moved
+    assert "try.gate_unpinned.pool/other@box2" in moved.steps(), moved
+    assert moving.unit("box2", OTHER)[0] == "active"

@@ -23,7 +23,13 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
     """The program on a box whose folders are below a temporary one, and that holds the fleet."""
     var = tmp_path / "var"
     var.mkdir()
-    names = {"INDEX": "/index.json", "NAMES": "/names", "SENT": "/.sent", "FOLDER": ""}
+    names = {
+        "INDEX": "/index.json",
+        "NAMES": "/names",
+        "GATEWAY_NAMES": "/.gateway/names",
+        "SENT": "/.sent",
+        "FOLDER": "",
+    }
     places = {name: f"loras{path}" for name, path in names.items()} | {"MOVES": "moves"}
     for name, path in places.items():
         monkeypatch.setattr(store, name, str(var / path))
@@ -64,6 +70,10 @@ def test_it_is_in_its_place_once_every_byte_has_come(call: Call, tmp_path: Path)
     store.adapters_note(call, 1, {"m": {"a": entry(local)}})
     assert (store.look()["serial"], store.look()["broken"]) == (1, {})
     assert store.write_names(call, [], []) == {"a": "m"} and Path(store.NAMES).read_text() == "a m\n"
+    shown = Path(store.GATEWAY_NAMES)
+    assert (shown.read_text(), shown.stat().st_mode & 0o777, shown.parent.stat().st_mode & 0o777) == (
+        "a m\n", 0o644, 0o755,
+    )  # fmt: skip
 
 
 def test_what_came_before_a_cut_is_not_sent_again_and_another_byte_is_noticed(call: Call, tmp_path: Path) -> None:

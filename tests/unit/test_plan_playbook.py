@@ -14,7 +14,8 @@ from fleetctl.steps import KINDS
 @pytest.mark.parametrize("name", ["cutover", "rollback"])
 def test_a_shipped_playbook_has_the_stages_of_the_design_and_only_known_steps(name: str) -> None:
     book = parse_playbook(root_text("playbooks", f"{name}.yaml"), f"{name}.yaml", STEPS)
-    assert [stage.stage for stage in book.stages] == ["prepare", "hold", "switch", "prove", "open", "settle"]
+    tried = ["try"] if name == "cutover" else []  # on the way back nothing new is loaded to be tried
+    assert [stage.stage for stage in book.stages] == ["prepare", "hold", "switch", "prove", "open", *tried, "settle"]
     assert [stage.stage for stage in book.stages if stage.flow] == ["prove", "open"]
 
 

@@ -204,3 +204,16 @@ def test_status_tells_which_engines_of_a_pool_are_loaded() -> None:
         ("pool/small@b", "not loaded", "pool"),
     ]
     assert seen.healthy()
+
+
+def test_models_that_are_not_pinned_are_loaded_once_after_the_proxy_opened_where_gates_say_so() -> None:
+    source = pooled("replicas")
+    assert not [step for step in plan(source, pooled(), boxes_in(source)).steps if step.stage == "try"]
+    target = pooled(gates={"unpinned": True})
+    made = plan(source, target, boxes_in(source))
+    tried = ids(made, "try")
+    assert tried == ["try.gate_unpinned.pool/small@a", "try.gate_unpinned.pool/small@b"]
+    opened = next(name for name in ids(made, "open") if "open_gateway" in name)
+    assert all(before(made, name, opened) for name in tried)
+    again = plan(target, target, all_in_pool(boxes_in(target), target))
+    assert not ids(again, "try"), "those that stay as they are were tried before"

@@ -63,6 +63,8 @@ def name_of(file: BatchFile) -> str:
         digest.update(f"\0{line.number}\0{line.model}\0".encode())
         digest.update(file.data[line.start : line.end].strip())
     digest.update(b"\0" + file.targets.chosen.encode())
+    if file.targets.adapter:
+        digest.update(b"\0" + file.targets.adapter.encode())
     return f"b-{digest.hexdigest()[:16]}"
 
 

@@ -44,6 +44,8 @@ class Targets:
     """Key → the name that its engines know it by."""
     chosen: str = ""
     """Key of the model that all lines go to, whatever they say; empty: each says it."""
+    adapter: str = ""
+    """The LoRA adapter of that model which was chosen; empty: the model itself."""
 
     def key_of(self, name: str) -> str | None:
         """The key of a model by any of its names; None: there is no such model."""
@@ -51,7 +53,7 @@ class Targets:
 
     def name_for(self, key: str) -> str:
         """What to call a model in a body."""
-        return self.served_as.get(key, key)
+        return self.adapter or self.served_as.get(key, key)
 
 
 @dataclass(frozen=True, slots=True)

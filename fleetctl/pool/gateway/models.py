@@ -1,9 +1,9 @@
-"""Which names clients may use, and for what."""
+"""Which names clients may use, and for what. LoRA adapters are names of their own, which come and go."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fleetctl.pool import wire
 from fleetctl.pool.gateway.refusals import Refusal, unknown_model
@@ -23,12 +23,20 @@ class Models:
     """The models of a pool under all of their names."""
 
     def __init__(self, models: Iterable[wire.PoolModel]) -> None:
-        self._named = {name: model for model in models for name in (model.key, *model.served_as)}
-        listed = {name: model for model in models for name in model.served_as or (model.key,)}
-        self._pages = {name: {"id": name, "object": "model", "created": 0, "owned_by": "fleetctl"} for name in listed}
-        data = [self._pages[name] for name in sorted(listed)]
-        self.page = json.dumps({"object": "list", "data": data}).encode()
+        self._keys = {model.key: model for model in models}
+        self._own = {name: model for model in models for name in (model.key, *model.served_as)}
+        self._listed = {name: _page(name) for model in models for name in model.served_as or (model.key,)}
+        self.page = b""
         """What GET /v1/models answers."""
+        self.know({})
+
+    def know(self, adapters: Mapping[str, str]) -> None:
+        """These are the adapters from now on: name → key of its model. Those of models elsewhere do not count."""
+        mine = {name: self._keys[key] for name, key in adapters.items() if key in self._keys and name not in self._own}
+        named = {name: _page(name, (model.served_as or (model.key,))[0]) for name, model in mine.items()}
+        self._named, self._pages = {**self._own, **mine}, {**self._listed, **named}
+        data = [*(self._listed[name] for name in sorted(self._listed)), *(named[name] for name in sorted(named))]
+        self.page = json.dumps({"object": "list", "data": data}).encode()
 
     def page_of(self, name: str) -> bytes:
         """What GET /v1/models/NAME answers. Raises Refusal."""
@@ -45,3 +53,8 @@ class Models:
             able = ", ".join(other for other, tasks in PATHS.items() if model.task in tasks)
             raise Refusal(400, f"{name} is a model for {model.task}: it answers {able}", param="model")
         return model
+
+
+def _page(name: str, parent: str = "") -> dict[str, object]:
+    page = {"id": name, "object": "model", "created": 0, "owned_by": "fleetctl"}
+    return {**page, "parent": parent} if parent else page

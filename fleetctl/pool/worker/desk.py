@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from fleetctl.pool import wire
+from fleetctl.pool.worker.compose import Size, alike, in_order
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.pace import MEAN_COST, OVERLAP, Pace
 from fleetctl.pool.worker.request import Request
@@ -21,6 +23,16 @@ BREATH = 0.001
 
 MOST_PASSED = 256
 """Requests that may be passed over in the search for those that fit."""
+LOOK = 3
+"""Calls whose number of requests may wait here beside the next one, for those of like cost to be chosen from. With as
+many, eight of 32 are chosen: in a simulation 1.3 times as much is done per second as with the oldest eight, and 1.4
+times with any number (costs even on a logarithmic scale of 1 to 100, a quarter of each member's time added)."""
+OF_WAITING = 8
+"""Part of what waits in the queue that a worker takes to choose from: the rest is for the other workers' engines, so
+that nobody waits here whom an engine elsewhere could begin with."""
+
+Choose = Callable[[Sequence[Size], int, int], list[int]]
+"""Which of the requests that could be one call are it: see `compose.py`."""
 
 
 class Line:
@@ -60,26 +72,22 @@ class Line:
         self.tokens -= request.cost
         return True
 
-    def take_alike(self, batch_tokens: int, most_inputs: int) -> list[Request]:
-        """The first request, and those behind it that can be merged with it, up to a full batch."""
-        first = self.take()
+    def take_group(self, choose: Choose, batch_tokens: int, most_inputs: int) -> list[Request]:
+        """The first request, and those of the others that can be merged with it which are chosen."""
+        first = self.requests[0]
         assert first.merge is not None
-        group, others = [first], list[Request]()
-        tokens, inputs = first.cost, len(first.merge.inputs)
-        while self.requests and tokens < batch_tokens and inputs < most_inputs and len(others) < MOST_PASSED:
-            request = self.take()
+        places, sizes = list[int](), list[Size]()
+        for place, request in enumerate(islice(self.requests, MOST_PASSED)):
             merge = request.merge
-            if merge is None or request.alone or merge.key != first.merge.key:
-                others.append(request)
-            elif tokens + request.cost > batch_tokens or inputs + len(merge.inputs) > most_inputs:
-                others.append(request)  # it keeps its place, and the first is always taken
-            else:
-                tokens += request.cost
-                inputs += len(merge.inputs)
-                group.append(request)
-        for request in reversed(others):
-            self.add_first(request)
-        return group
+            if place == 0 or (merge is not None and not request.alone and merge.key == first.merge.key):
+                places.append(place)
+                sizes.append(Size(request.cost, len(merge.inputs) if merge is not None else 1))
+        taken = {places[index] for index in choose(sizes, batch_tokens, most_inputs)}
+        passed = [self.take() for _ in range(max(taken) + 1)]
+        for place in range(len(passed) - 1, -1, -1):
+            if place not in taken:
+                self.add_first(passed[place])
+        return [request for place, request in enumerate(passed) if place in taken]
 
 
 class Desk:
@@ -92,6 +100,9 @@ class Desk:
         self.lines: dict[wire.Lane, Line] = {"work": Line(), "batch": Line()}
         self.more_comes: Callable[[wire.Lane], bool] = lambda lane: False
         """Whether requests of a lane have been asked for that wait in the queue."""
+        self.awaited: dict[wire.Lane, bool] = {}
+        """Lanes of which nothing begins before the queue has been asked for what there is to choose from; whether it
+        has been asked."""
         self._start = start
         self._soon = False
 
@@ -110,8 +121,16 @@ class Desk:
         """Whether an engine of the box takes requests."""
         return any(engine.serves for engine in self.engines)
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it is of use to have more here than the next calls need: calls are long, of requests that differ,
+        and the engines do not cut batches themselves."""
+        long = self.merges and self.pace.call_seconds >= OVERLAP
+        return long and self.pace.varied and not self.speaks_messagepack
+
     def put(self, request: Request) -> None:
         """A request has come."""
+        self.pace.came(request.cost)
         self.lines[request.lane].add(request)
         if request.merge is None:
             self.feed()
@@ -122,6 +141,19 @@ class Desk:
                 loop.call_later(BREATH, self._feed_soon)
             else:
                 loop.call_soon(self._feed_soon)
+
+    def hold(self, lanes: Iterable[wire.Lane]) -> None:
+        """An engine has room, and of these lanes there is more in the queue: what goes into its next call is chosen
+        once the queue was asked for it, where there is a choice."""
+        if self.chooses:
+            self.awaited |= dict.fromkeys(lanes, False)
+
+    def release(self, *lanes: wire.Lane) -> None:
+        """What there is to choose from of these lanes is here."""
+        if lanes:
+            for lane in lanes:
+                self.awaited.pop(lane, None)
+            self.feed()
 
     def _feed_soon(self) -> None:
         self._soon = False
@@ -159,6 +191,10 @@ class Desk:
         if engine.alone or engine.calls >= max(1, engine.config.concurrency):
             return []
         for lane, line in self.lines.items():
+            if lane in self.awaited:
+                if lane == "work":
+                    return []
+                continue
             if not line or (lane == "batch" and engine.calls >= engine.batch_calls):
                 continue
             first = line.requests[0]
@@ -168,8 +204,9 @@ class Desk:
                 return [line.take()]
             tokens, inputs = engine.config.batch_tokens, engine.most_inputs
             full = engine.calls < engine.most_calls and (line.tokens >= tokens or len(line) >= inputs)
+            full = full and not self.chooses  # what is chosen late is chosen from more
             if full or engine.calls < engine.at_once or (lane == "work" and engine.free()):
-                return line.take_alike(tokens, inputs)
+                return line.take_group(in_order if engine.speaks_messagepack else alike, tokens, inputs)
         return []
 
     def wanted(self, lane: wire.Lane) -> int:
@@ -192,9 +229,17 @@ class Desk:
         cost = self.pace.mean_cost or MEAN_COST
         return sum(min(engine.most_inputs, max(1, int(engine.config.batch_tokens / cost))) for engine in serving)
 
-    def missing(self, lane: wire.Lane) -> int:
-        """Requests that the next calls have room for and that are not here: by number, and where they can be merged by
-        what they are estimated to take. Where calls are long, only those calls count that could begin now."""
+    def choice(self, waiting: int) -> int:
+        """Requests to have here beside those of the next calls, of so many that wait in the queue."""
+        if not self.chooses:
+            return 0
+        most = max((engine.most_inputs for engine in self.engines if engine.serves), default=0)
+        return min(LOOK * most, waiting // OF_WAITING)
+
+    def missing(self, lane: wire.Lane, more: int = 0) -> int:
+        """Requests that the next calls have room for and that are not here, and so many more: by number, and where they
+        can be merged by what they are estimated to take. Where calls are long, only those calls count that could begin
+        now."""
         line = self.lines[lane]
         if not self.merges:
             return max(0, self.ahead(lane) - len(line))
@@ -202,4 +247,4 @@ class Desk:
         serving = [engine for engine in self.engines if engine.serves and (engine.free() or not late)]
         inputs = sum(engine.most_inputs for engine in serving) - len(line)
         tokens = sum(engine.config.batch_tokens for engine in serving) - line.tokens
-        return max(0, min(inputs, int(tokens / (self.pace.mean_cost or MEAN_COST))))
+        return max(0, min(inputs, int(tokens / (self.pace.mean_cost or MEAN_COST))) + more)

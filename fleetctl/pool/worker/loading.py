@@ -174,6 +174,13 @@ class Loading:
                 engine.failed_at = None  # now, and not when its turn comes
         self._keep()
 
+    def leave(self, name: str) -> None:
+        """Wish no load any more that has not come about. Raises RefusedLoadError."""
+        for engine in self.named(name):
+            if engine.wish == "load":
+                engine.wish = None
+        self._keep()
+
     def pin(self, name: str, pinned: bool) -> None:
         """Pin or unpin, in place of what fleet.yaml says. Raises RefusedLoadError."""
         engines = self.named(name)

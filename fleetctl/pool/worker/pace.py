@@ -26,6 +26,11 @@ OVERLAP = 0.05
 """Seconds of a call below which the next one follows without being full: what lies between two calls would count. After
 longer ones it is better begun late, with all that has come meanwhile."""
 
+REMEMBERED = 200
+"""Requests whose costs say how much they differ."""
+VARIED = 0.5
+"""Standard deviation of costs, in terms of their mean, from which it is of use to choose which go together: what is
+estimated 30 % wrong does not look varied because of that."""
 MEAN_COST = 64.0
 """Tokens of a request of a model that has had none yet."""
 
@@ -46,11 +51,25 @@ class Pace:
     """How long a call took, of late."""
     factor: float = 1.0
     """Tokens that engines counted per token that was estimated."""
+    cost_mean: float = 0.0
+    cost_square: float = 0.0
+    """Mean of the costs of requests, and of their squares, of late."""
 
     def cost(self, envelope: wire.Envelope) -> int:
         """Tokens that a request is taken to cost."""
         raw = envelope.cost or envelope.size / BYTES_PER_TOKEN
         return max(1, round(raw * self.factor))
+
+    def came(self, cost: int) -> None:
+        """A request of such a cost has come."""
+        part = 1 / REMEMBERED if self.cost_mean else 1.0
+        self.cost_mean += part * (cost - self.cost_mean)
+        self.cost_square += part * (cost * cost - self.cost_square)
+
+    @property
+    def varied(self) -> bool:
+        """Whether some requests cost much more than others."""
+        return self.cost_square > (1 + VARIED**2) * self.cost_mean**2
 
     def saw(self, requests: int, tokens: int, busy: float) -> None:
         """So much was finished in so many seconds of work."""

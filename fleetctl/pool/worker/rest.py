@@ -1,11 +1,13 @@
 """The worker's own interface: its health, metrics and state, what operators wish, and direct calls past the queue.
 
-GET  /health                        200 while NATS is connected and it takes requests, else 503
+GET  /health                        200 while NATS is connected and it takes requests, else 503; with ?bodies also
+                                    503 while the bucket for long bodies has not been proved
 GET  /metrics                       Prometheus text
 GET  /state                         JSON (fleetctl/pool/worker/state.py)
 POST /models/NAME/load|evict        as soon as what runs allows
 POST /models/NAME/pin|unpin         in place of what fleet.yaml says
 POST /models/NAME/restart           its engines are started anew, each after its last request
+POST /models/NAME/leave             a load that was wished, and has not come about, is wished no more
 POST /v1/embeddings and so on       a request for an engine of this box, by the model in its body
 """
 
@@ -106,16 +108,17 @@ class Rest:
             _say(
                 exchange,
                 404,
-                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|pin|unpin|restart and "
+                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|leave|pin|unpin|restart and "
                 + ", ".join(PATHS),
             )
 
     async def _get(self, exchange: Exchange, path: str) -> None:
         worker = self._worker
         if path == "/health":
-            well = worker.connected and not worker.intake.draining
-            told = {"status": "ok" if well else "draining" if worker.intake.draining else "NATS is not connected"}
-            exchange.answer(200 if well else 503, json.dumps(told).encode())
+            said = "draining" if worker.intake.draining else "" if worker.connected else "NATS is not connected"
+            if not said and worker.bucket is not None and exchange.query == "bodies":
+                said = worker.bucket.trouble
+            exchange.answer(503 if said else 200, json.dumps({"status": said or "ok"}).encode())
         elif path == "/metrics":
             exchange.answer(200, metrics(worker).encode(), TEXT)
         elif path == "/state":
@@ -134,13 +137,15 @@ class Rest:
                 loading.wish(unquote(name), "evict")
             elif what == "restart":
                 loading.restart(unquote(name))
+            elif what == "leave":
+                loading.leave(unquote(name))
             elif what in ("pin", "unpin"):
                 loading.pin(unquote(name), what == "pin")
             else:
                 _say(
                     exchange,
                     404,
-                    f"{what!r} is nothing that can be done with a model; there is load, evict, pin, unpin, restart",
+                    f"{what!r} is nothing to do with a model; there is load, evict, leave, pin, unpin, restart",
                 )
                 return
             told = {

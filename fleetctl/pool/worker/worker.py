@@ -24,6 +24,7 @@ from nats.js import JetStreamContext
 from fleetctl.pool import nats as queue
 from fleetctl.pool import wire
 from fleetctl.pool.http import Server
+from fleetctl.pool.worker.bodies import Bodies, bucket_of
 from fleetctl.pool.worker.calls import Calls
 from fleetctl.pool.worker.demand import Waiting, look
 from fleetctl.pool.worker.desk import Desk
@@ -69,6 +70,8 @@ class Worker:
         self.closed = asyncio.Event()
         """The connection is over for good."""
         self.desks: dict[str, Desk] = {}
+        self.bucket = bucket_of(config.s3)
+        """Where gateways put long bodies; None: into the object store."""
         self.client: Client
         self.js: JetStreamContext
         self.intake: Intake
@@ -103,7 +106,9 @@ class Worker:
             self.config.nats, f"worker {self.config.box}", on_change=self._on_change, on_closed=self.closed.set
         )
         self.js = self.client.jetstream()
-        self.intake = Intake(self.config.box, self.client, self.js, self.desks, self.loading.died)
+        self.intake = Intake(
+            self.config.box, self.client, self.js, Bodies(self.js, self.bucket), self.desks, self.loading.died
+        )
         self._calls = Calls(self.intake, self._changed)
         self.connected = True
         await self._make()
@@ -122,6 +127,8 @@ class Worker:
         self.ready = True
         loops = [self.loading.run(), at_work(self.intake), alive(self.intake), self._look(), self._remind()]
         loops += [follow(self), *(self._pump(desk) for desk in self.desks.values())]
+        if self.bucket is not None:
+            loops.append(self.bucket.watch(sweeps=False))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def _make(self) -> None:
@@ -216,6 +223,7 @@ class Worker:
     def _changed(self, engine: Engine) -> None:
         """An engine has room, or begins or ends to serve."""
         desk = self.desks[engine.config.model]
+        desk.hold(lane for lane in LANES if self._pulls[desk.model, lane].waiting)
         desk.feed()
         if not desk.serves and any(desk.lines.values()):
             self.intake.task(self.intake.give_back(desk.clear()))
@@ -230,6 +238,7 @@ class Worker:
                 await self._supply(desk)
             except nats.errors.Error as error:
                 log.info("%s: pulling: %s", desk.model, error or type(error).__name__)
+                desk.release(*desk.awaited)
                 await asyncio.sleep(0.2)
 
     async def _remind(self) -> None:
@@ -243,6 +252,7 @@ class Worker:
         """Ask the queue for what there is room for."""
         work, batch = self._pulls[desk.model, "work"], self._pulls[desk.model, "batch"]
         if not desk.serves or self.intake.draining or not self.client.is_connected:
+            desk.release(*desk.awaited)
             return  # what was asked for before may still come, and is given back at once
         await work.begin()
         await batch.begin()
@@ -251,18 +261,21 @@ class Worker:
             with suppress(queue.QueueError):
                 await queue.make_consumer(self.js, desk.model, "work")
                 await queue.make_consumer(self.js, desk.model, "batch")
+        desk.release(*(one.lane for one in (work, batch) if desk.awaited.get(one.lane) and not one.looking))
         await self._ask(desk, work)
         if not work.waiting and not desk.lines["work"]:
             await self._ask(desk, batch)
+        desk.awaited |= {one.lane: True for one in (work, batch) if one.lane in desk.awaited and one.looking}
+        desk.release(*(lane for lane, asked in desk.awaited.items() if not asked))
 
     async def _ask(self, desk: Desk, pull: Pull) -> None:
         asked = pull.outstanding() + self.intake.coming[desk.model, pull.lane]
         wanted = desk.wanted(pull.lane) - asked
-        missing = desk.missing(pull.lane) - asked
-        if wanted > 0 and desk.merges and not pull.empty:
+        missing = desk.missing(pull.lane, desk.choice(pull.waiting)) - asked
+        if (wanted > 0 or pull.lane in desk.awaited) and desk.merges and not pull.empty:
             # A call begins with all that waits. Only if nothing does, a pull stands: one that is left over when the
             # call has begun would bring what an idle engine could begin with.
-            if not pull.looking:
+            if not pull.looking and max(wanted, missing) > 0:
                 await pull.ahead(max(wanted, missing))
         elif wanted > 0:
             await pull.stand(wanted)

@@ -46,6 +46,18 @@ def test_a_model_for_all_lines_is_named_as_its_engines_know_it() -> None:
     assert {line.model for line in file.lines} == {"qwen"}
 
 
+def test_an_adapter_is_a_model_of_its_own_that_its_base_answers() -> None:
+    names = {**FLEET.names, "contracts": "qwen"}
+    text = b'{"model": "contracts", "prompt": "x"}'
+    named = read("a.jsonl", text, Targets(names, FLEET.served_as))
+    chosen = read("a.jsonl", b'{"prompt": "x"}', Targets(names, FLEET.served_as, "qwen", "contracts"))
+    assert [(file.lines[0].model, file.body(file.lines[0])["model"]) for file in (named, chosen)] == [
+        ("qwen", "contracts"),
+        ("qwen", "contracts"),
+    ]
+    assert name_of(chosen) != name_of(read("a.jsonl", b'{"prompt": "x"}', Targets(names, FLEET.served_as, "qwen")))
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

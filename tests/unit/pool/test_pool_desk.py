@@ -192,6 +192,76 @@ def test_a_server_that_makes_its_own_batches_has_more_calls_and_any_number_of_in
     assert [len(group) for group in bench.names()] == [9, 9, 9, 9]
 
 
+def choosing(**more: Any) -> Bench:
+    """A desk whose calls are long and whose requests differ; two engines that take four at once."""
+    bench = Bench(2, task="embed", concurrency=4, batch_tokens=1 << 20, **more)
+    bench.desk.pace.called(0.2)
+    for cost in (1, 10, 100):
+        bench.desk.pace.came(cost)
+    bench.desk.pace.saw(100, 1000, 1.0)
+    for _ in range(50):
+        bench.desk.pace.came(1)
+        bench.desk.pace.came(100)
+    return bench
+
+
+def costing(*costs: int, lane: wire.Lane = "work") -> list[Request]:
+    return [request(f"r{n}:{cost}", key="k", cost=cost, lane=lane) for n, cost in enumerate(costs)]
+
+
+def test_requests_of_like_cost_go_together_and_the_oldest_is_among_them() -> None:
+    bench = choosing()
+    put(bench, *costing(10, 200, 11, 190, 9, 210, 12, 195))
+    assert bench.names() == [["r0:10", "r2:11", "r4:9", "r6:12"], ["r1:200", "r3:190", "r5:210", "r7:195"]]
+    assert not bench.desk.lines["work"]
+
+
+def test_there_is_more_to_choose_from_the_more_waits() -> None:
+    desk = choosing().desk
+    assert [desk.choice(waiting) for waiting in (0, 7, 8, 40, 1000)] == [0, 0, 1, 5, 12]
+    assert desk.missing("work", desk.choice(40)) == 8 + 5
+
+
+@pytest.mark.parametrize("why", ["short calls", "like costs", "its own batches", "no merging"])
+def test_nothing_more_is_taken_where_there_is_no_use_in_choosing(why: str) -> None:
+    bench = choosing(**{"runtime": "encoder"} if why == "its own batches" else {})
+    if why == "no merging":
+        bench = Bench(task="generate")
+        bench.desk.pace.called(0.2)
+    if why == "short calls":
+        bench.desk.pace.call_seconds = 0.01
+    if why == "like costs":
+        for _ in range(2000):
+            bench.desk.pace.came(50)
+    assert bench.desk.choice(1000) == 0
+    bench.desk.hold(["work"])
+    assert not bench.desk.awaited
+
+
+def test_a_call_is_chosen_once_the_queue_was_asked_for_what_there_is() -> None:
+    bench = choosing()
+    put(bench, *costing(10, 10, 10, 10), *costing(20, 20, 20, 20), request("left", key="k"))
+    assert len(bench.begun) == 2
+    bench.desk.hold(["work", "batch"])
+    bench.finish()
+    assert len(bench.begun) == 1
+    put(bench, request("more", key="k", cost=11), request("line", key="k", lane="batch"))
+    assert len(bench.begun) == 1
+    bench.desk.release("work")
+    assert bench.names()[1:] == [["left", "more"]]
+    bench.finish()
+    assert len(bench.begun) == 1
+    bench.desk.release("batch")
+    assert bench.names()[1:] == [["line"]]
+
+
+def test_with_a_choice_no_call_begins_before_an_engine_is_free() -> None:
+    bench = choosing()
+    put(bench, *costing(*([10] * 4), *([20] * 4), *([30] * 4)))
+    assert len(bench.begun) == 2
+    assert len(bench.desk.lines["work"]) == 4
+
+
 def test_what_cannot_be_merged_waits_in_the_measure_of_a_pull() -> None:
     pace = Pace()
     engine = wire.PoolEngine("m", "generate", ("m",), "u", "unix:/none", concurrency=8)

@@ -48,7 +48,7 @@ def test_a_drained_box_finishes_takes_nothing_and_comes_back_with_what_waited(
         async with asking(access) as asker, working(settings, units) as worker:
             worker.drained_note = note
             running = await asker.send("m", "slow 500")
-            await until(lambda: worker.intake.held)
+            await until(lambda: worker.desks["m"].engines[0].running)
             note.write_text("{}")
             await until(lambda: worker.drained)
             assert (await asked(worker, "GET", "/health"))[1] == {"status": "draining"}
@@ -135,7 +135,7 @@ def test_what_fleetctl_asks_of_a_worker_is_over_when_it_is_done(
             with pytest.raises(OpError, match="takes requests although its box is drained"):
                 await asyncio.to_thread(onbox.pool_idle, call, 0.1)
             running = await asker.send("m", "slow 800")
-            await until(lambda: worker.intake.held)
+            await until(lambda: worker.desks["m"].engines[0].running)
             worker.drain(True)
             assert (await asyncio.to_thread(onbox.pool_idle, call, 0.1))["left"] == 1
             assert (await asyncio.to_thread(onbox.pool_idle, call, 20.0))["left"] == 0

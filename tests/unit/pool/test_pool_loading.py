@@ -148,3 +148,21 @@ def test_an_engine_that_somebody_stops_is_not_started_again_at_once(
             assert units.starts == [one.unit, one.unit]
 
     asyncio.run(stopped())
+
+
+def test_a_load_that_does_not_come_about_can_be_left(server: NatsServer, units: ProcessUnits, tmp_path: Path) -> None:
+    async def left() -> None:
+        one = engine(tmp_path, "m")
+        units.broken = (one.unit,)
+        settings = config(server.access, one)
+        async with working(settings, units) as worker:
+            http = Http(f"http://127.0.0.1:{settings.listen.port}")
+            assert (await http.whole("POST", "/models/m/load")).status == 202
+            await until(lambda: worker.desks["m"].engines[0].failures == 1)
+            assert worker.desks["m"].engines[0].wish == "load"
+            assert (await http.whole("POST", "/models/m/leave")).status == 202
+            assert worker.desks["m"].engines[0].wish is None
+            assert (await http.whole("POST", "/models/none/leave")).status == 404
+            http.close()
+
+    asyncio.run(left())

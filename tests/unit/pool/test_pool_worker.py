@@ -15,6 +15,8 @@ from standin_engine import embedding
 
 from fleetctl.pool import nats, wire
 from fleetctl.pool.client import Client as Http
+from fleetctl.pool.worker.engine import Engine
+from fleetctl.pool.worker.request import Request
 
 pytestmark = needs_nats
 
@@ -55,6 +57,32 @@ def test_embeddings_that_wait_become_one_call_and_each_gets_its_own_back(server:
             assert counted["inputs"] == 26
 
     asyncio.run(merged())
+
+
+def test_while_much_waits_requests_of_like_length_go_together(server: NatsServer, tmp_path: Path) -> None:
+    async def chosen() -> None:
+        one = engine(tmp_path, "m", pinned=True, concurrency=4, batch_tokens=1 << 20)
+        async with asking(server.access) as asker, working(config(server.access, one)) as worker:
+            calls: list[list[int]] = []
+            desk = worker.desks["m"]
+            start = desk._start
+
+            def noted(engine: Engine, group: list[Request]) -> None:
+                calls.append([request.envelope.size for request in group])
+                start(engine, group)
+
+            desk._start = noted
+            for text in ("slow 60", "slow 60 " + 2000 * "x"):
+                await asker.json(await asker.send("m", text))
+            calls.clear()
+            sent = [await asker.send("m", f"slow 60 {n} " + (2000 * "x" if n % 2 else "")) for n in range(48)]
+            for request in sent:
+                await asker.json(request)
+            assert sum(map(len, calls)) == 48
+            assert sum(max(sizes) > 1000 for sizes in calls) < 0.8 * len(calls)  # by their order all would have one
+            assert desk.awaited == {}
+
+    asyncio.run(chosen())
 
 
 def test_one_bad_input_fails_alone(server: NatsServer, tmp_path: Path) -> None:
