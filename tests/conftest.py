@@ -14,8 +14,8 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # So a shell starts what runs in its background, and every program that is started from there inherits it: one that a
-    # test interrupts would never hear of it.
+    # So a shell starts what runs in its background, and every program that is started from there inherits it: one that
+    # a test interrupts would never hear of it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 UNTIL = float(os.environ.get("FLEETCTL_TESTS_UNTIL", "inf"))
