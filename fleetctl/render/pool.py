@@ -63,7 +63,7 @@ def pool_files(
         made.append(_worker(fleet, pool, layout, box, lodgers, memory, weights))
     if box in fleet.gateways and fleet.pool_models(layout):
         made.append(_gateway(fleet, pool, layout, box))
-    if box == fleet.proxy.lead and proxied_models(fleet, layout):
+    if box in fleet.proxy.on and proxied_models(fleet, layout):
         made.append(_batch(fleet, pool, layout, box))
     return tuple(service for service, _ in made), tuple(file for _, files in made for file in files)
 
@@ -205,6 +205,7 @@ def _batch(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, tu
         address=f"{'https' if proxy.tls else 'http'}://{_endpoint(listens, proxy.port)}",
         models=models,
         key_file=f"{_credentials(BATCH_UNIT)}/key" if key else "",
+        floating=proxy.floating.address if proxy.floating else "",
     )
     files, credentials = _program_files(fleet, "batch", asdict(config), "worker")
     if key is not None:

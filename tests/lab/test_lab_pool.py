@@ -116,6 +116,7 @@ def test_what_dies_loses_no_request_and_is_back_also_after_a_reboot(moving: Movi
 def test_a_pinned_engine_that_does_not_load_takes_the_move_back(moving: Moving) -> None:
     moving.be_in("replicas")
     before = moving.picture()
+    programs = {box: moving.sh(box, "ls -A /var/lib/fleetctl/programs 2>/dev/null || true") for box in BOXES}
 
     def broken(document: dict[str, Any]) -> None:
         with_pool(document)
@@ -128,6 +129,7 @@ def test_a_pinned_engine_that_does_not_load_takes_the_move_back(moving: Moving) 
     moving.unscathed(before, "replicas")
     for box in BOXES:
         assert moving.sh(box, "pgrep -f '[n]ats-server|[f]leetctl.pool' || echo none").strip() == "none"
+        assert moving.sh(box, "ls -A /var/lib/fleetctl/programs 2>/dev/null || true") == programs[box]
 
 
 def test_models_that_are_not_pinned_are_tried_where_gates_say_so_and_one_that_fails_takes_the_move_back(
