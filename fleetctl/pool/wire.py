@@ -304,6 +304,8 @@ class WorkerConfig:
     memory: int
     """Bytes that all engines of the pool may take on this box together."""
     engines: tuple[PoolEngine, ...] = field(default=())
+    control: str = ""
+    """Path of the Unix socket for what changes something, and for direct calls; empty: ``listen`` takes those too."""
 
 
 def _tuples(value: Any) -> Any:

@@ -16,6 +16,7 @@ from fleetctl.render.backends import backend_of
 from fleetctl.render.engine import Place, cannot_share, concurrency, runtime_of
 from fleetctl.render.names import (
     BATCH_UNIT,
+    CONTROL_SOCKET,
     GATEWAY_UNIT,
     LOOPBACK,
     NATS_UNIT,
@@ -23,10 +24,12 @@ from fleetctl.render.names import (
     POOL_STOP_LIMITS,
     PYTHON,
     UNIT_FOLDER,
+    UNIX,
+    WORKER_RUN,
     WORKER_UNIT,
     engine_unit,
 )
-from fleetctl.render.ports import EVERY_ADDRESS, engine_ports
+from fleetctl.render.ports import EVERY_ADDRESS
 from fleetctl.render.programs import folder_of, pool_bundle
 from fleetctl.render.release import File, Lodger, Service
 from fleetctl.render.template import fill
@@ -154,6 +157,7 @@ def _worker(
         box=box,
         nats=_access(fleet, pool.nats, "worker", WORKER_UNIT),
         listen=wire.Listen(LOOPBACK, pool.worker_port),
+        control=CONTROL_SOCKET,
         memory=memory,
         engines=tuple(_engine(fleet, layout, box, lodger, weights) for lodger in lodgers),
     )
@@ -161,7 +165,15 @@ def _worker(
     place = Place(layout, lodgers[0].engine.model, box, 0, (box,), 0, 0.0)
     foreign, others = fleet.superseded_on(box), cannot_share(fleet, place)
     after = {*foreign, *(other for other in others if other < WORKER_UNIT)}
-    unit = _program_unit("worker", box, WORKER_UNIT, credentials, conflicts=sorted({*others, *foreign}), after=after)
+    unit = _program_unit(
+        "worker",
+        box,
+        WORKER_UNIT,
+        credentials,
+        conflicts=sorted({*others, *foreign}),
+        after=after,
+        runtime_directory=WORKER_RUN,
+    )
     service, made = _service("worker", box, WORKER_UNIT, (LOOPBACK, pool.worker_port), PYTHON, unit, files)
     # It would take an engine that stops to be replaced for one that died: with the engines it starts again itself.
     units = tuple(f"{UNIT_FOLDER}/{lodger.engine.head.unit}" for lodger in lodgers)
@@ -211,7 +223,7 @@ def _engine(fleet: Fleet, layout: str, box: str, lodger: Lodger, weights: Mappin
         task=engine.task,
         served_as=engine.served_as,
         unit=engine_unit(layout, name),
-        address=f"http://{LOOPBACK}:{engine_ports(fleet, layout)[name]}",
+        address=engine.address if engine.address.startswith(UNIX) else engine.url,
         runtime=engine.runtime,
         pinned=lodger.pinned,
         memory=lodger.memory,

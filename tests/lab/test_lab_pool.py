@@ -12,6 +12,7 @@ from moving import BOXES, COPY, PATIENCE, PROXY, Moving, eventually
 
 NATS, GATEWAY, WORKER = "fleetctl-nats.service", "fleetctl-gateway.service", "fleetctl-worker.service"
 ENGINE, OTHER = "fleetctl-pool-standin.service", "fleetctl-pool-other.service"
+SOCKETS = {"/run/fleetctl/pool-standin/engine.sock": "200", "/run/fleetctl/worker/control.sock": "200"}
 PASSWORDS = {f"NATS_{role.upper()}": f'{role} pass"w$rd' for role in ("gateway", "worker", "operator")}
 
 
@@ -92,8 +93,15 @@ def test_passwords_are_where_only_root_reads_them_and_no_program_has_more_than_i
         listening = moving.sh(box, "ss -Hltn").split("\n")
         mine = {line.split()[3] for line in listening if line}
         own = moving.lab.box(box).address
-        assert {f"{own}:8090", "127.0.0.1:8091", "127.0.0.1:8000"} <= mine, mine
-        assert not {f"{own}:8091", "0.0.0.0:8091", f"{own}:8000"} & mine, mine
+        assert {f"{own}:8090", "127.0.0.1:8091"} <= mine, mine
+        assert not {f"{own}:8091", "0.0.0.0:8091"} & mine, mine
+        assert not [place for place in mine if place.rpartition(":")[2] in ("8000", "8001")], "engines have no port"
+        for path, held in SOCKETS.items():
+            assert held in moving.sh(box, f"curl -sS --unix-socket {path} http://localhost/health -w %{{http_code}}")
+            refused = moving.sh(box, f"runuser -u fleet -- curl -sS --unix-socket {path} http://localhost/ 2>&1; true")
+            assert "Failed to connect" in refused or "Could not connect" in refused, refused
+        evict = "curl -s -o /dev/null -w %{http_code} -X POST http://127.0.0.1:8091/models/standin/evict"
+        assert moving.sh(box, f"runuser -u fleet -- {evict}") == "403", "any user may look, and nothing more"
 
 
 def test_what_dies_loses_no_request_and_is_back_also_after_a_reboot(moving: Moving, text: str) -> None:
