@@ -86,7 +86,7 @@ def test_keys_of_the_file_become_the_flags_of_the_engine(
 def test_an_engine_that_can_listens_on_a_socket_in_place_of_its_port(runtime: str) -> None:
     path = "/run/engine.sock"
     told = {"vllm": {"--uds": path}, "encoder": {"--uds": path}, "llama.cpp": {"--host": path}}.get(runtime)
-    model = {"llama.cpp": LLAMA, "encoder": {**ENCODER, "weights": "/models/encoder"}}.get(runtime, {})
+    model: dict[str, Any] = {"llama.cpp": LLAMA, "encoder": {**ENCODER, "weights": "/models/encoder"}}.get(runtime, {})
     given = values(runtime, socket=path, **model)
     assert RUNTIMES[runtime].sockets == (told is not None)
     assert (given.items() >= told.items() and "--port" not in given) if told else path not in given.values()
