@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +30,7 @@ MODEL = "lab/embed"
 KEPT, REMOVED = "lab/kept", "lab/removed"  # what uploads are for: other responders have them
 BODY = json.dumps({"model": MODEL, "input": ["The quick brown fox jumps over the lazy dog. " * 4]}).encode()
 UPLOAD = 32 << 20
+SETTLE = 0.1  # seconds in which what was under way comes to its end
 START = 120.0  # seconds that a proxy may take to serve: litellm reads much code first
 
 
@@ -202,22 +204,42 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as to:
 """
 
 
+class Uploader:
+    """A client that uploads 32 MB, again and again, and can be held in the middle."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.done = 0
+        """Uploads that were answered, once it is over."""
+        self._process = process
+
+    def hold(self) -> None:
+        """It sends nothing until it may go on."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+        time.sleep(SETTLE)
+
+    def go_on(self) -> None:
+        """It sends."""
+        os.kill(self._process.pid, signal.SIGCONT)
+        time.sleep(SETTLE)
+
+
 @contextmanager
-def uploads(port: int, core: int, model: str) -> Iterator[list[int]]:
-    """One client that uploads 32 MB, again and again; how many it has, once the block is over."""
+def uploads(port: int, core: int, model: str) -> Iterator[Uploader]:
+    """Such a client, held at first."""
     argv = pinned(core, [sys.executable, "-c", UPLOADS, str(port), model, str(UPLOAD)])
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    done: list[int] = []
+    one = Uploader(process)
     try:
         if process.stdout is None or not process.stdout.readline():
             raise BenchError("an upload was not answered")
-        yield done
+        one.hold()
+        yield one
         if process.poll() is not None:
             raise BenchError("an upload was not answered")
     finally:
         process.kill()
         rest = process.communicate()[0]
-        done.append(rest.count(b"one"))
+        one.done = rest.count(b"one")
 
 
 def empty_store(url: str) -> None:

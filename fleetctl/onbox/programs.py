@@ -19,12 +19,13 @@ import shutil
 import socket
 import tarfile
 import time
+import urllib.error
+import urllib.request
 from typing import Any, Dict, List, Optional
 
 from fleetctl.onbox.kept import VAR, generation_release, generations
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.units import states
-from fleetctl.onbox.waits import probe
 
 FOLDER = VAR + "/programs"
 DIGEST = re.compile(r"[0-9a-f]{16}")
@@ -32,6 +33,7 @@ LARGEST = 1024**3  # bytes of one archive
 SPARE = 256 * 1024**2  # bytes that stay free on the disk, for journals and logs
 RESTARTS = 3  # of a program that ends again and again before it is given up
 LOOK_EVERY = 0.1
+NO_ANSWER = "it does not answer"
 
 
 def folder_of(digest: Any) -> str:
@@ -187,11 +189,12 @@ def await_service(
         if failed:
             raise OpError("%s failed: %s" % (", ".join(failed), ", ".join(seen[name]["result"] for name in failed)))
         runs = state["active"] == "active" and state["sub"] == "running"
-        works = probe(url, 2.0) == 200 if url else _is_nats(address, port) if port else runs
+        told = _told(url) if url else "" if (_is_nats(address, port) if port else runs) else NO_ANSWER
+        works = not told
         loading = [name for name in engines if seen[name]["active"] != "active"]
         if works and not loading:
             return {"waited": round(time.monotonic() - start, 2)}
-        said = "it does not answer" if not works else "%s is not loaded" % ", ".join(loading)
+        said = told if told else "%s is not loaded" % ", ".join(loading)
         if call.cancelled.is_set():
             raise CancelledError("waiting for %s was cancelled" % unit)
         waited = time.monotonic() - start
@@ -199,6 +202,21 @@ def await_service(
             raise OpError("%s is not at work after %.0f s: %s" % (unit, waited, said))
         call.event(waited=round(waited, 1), log=said)
         time.sleep(LOOK_EVERY)
+
+
+def _told(url: str) -> str:
+    """Why a program is not at work, in its own words where it has any; empty: it is."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=2.0) as answer:
+            return "" if answer.status == 200 else NO_ANSWER
+    except urllib.error.HTTPError as error:
+        try:
+            return str(json.loads(error.read(65536).decode("utf-8", "replace"))["status"])[:500] or NO_ANSWER
+        except (OSError, ValueError, KeyError, TypeError):
+            return "it answers %d" % error.code
+    except (OSError, ValueError):
+        return NO_ANSWER
 
 
 def _is_nats(address: str, port: int) -> bool:

@@ -151,6 +151,7 @@ def gate_pool(move: Move) -> Iterable[Draft]:
 
 
 def _url(service: Service) -> str:
-    """Where a program tells that it is at work; empty for NATS, whose port is enough, and for what only runs."""
+    """Where a program tells that it is at work, and that the bucket for long bodies takes them; empty for NATS, whose
+    port is enough, and for what only runs."""
     host = f"[{service.address}]" if ":" in service.address else service.address
-    return "" if service.kind in ("nats", "batch") else f"http://{host}:{service.port}/health"
+    return "" if service.kind in ("nats", "batch") else f"http://{host}:{service.port}/health?bodies"

@@ -30,6 +30,8 @@ DEAD = "DEAD"
 """Stream of requests that were given up, with the reason."""
 BODIES = "bodies"
 """Bucket of the object store for bodies that are too long for a message."""
+IN_BUCKET = "s3:"
+"""What the name of a body begins with that is in a bucket of its own, outside NATS."""
 
 MOST_MESSAGE = 1_000_000
 INLINE_BODY = 960_000
@@ -131,7 +133,8 @@ class Envelope:
     trace: str = ""
     """``traceparent`` of the client, where it sent one."""
     body: str = ""
-    """Where a body is that is too long for the message: its name in the object store."""
+    """Where a body is that is too long for the message: its name in the object store, or, after :data:`IN_BUCKET`, in a
+    bucket."""
     sent: int = 0
     """When the gateway published it."""
 
@@ -233,6 +236,20 @@ class NatsAccess:
 
 
 @dataclass(frozen=True)
+class S3Access:
+    """How a program reaches the bucket that has long bodies in place of the object store."""
+
+    bucket: str
+    prefix: str
+    endpoint: str
+    """URL of the server; empty: AWS."""
+    region: str
+    access_key_file: str
+    secret_key_file: str
+    """Only root and the program read these."""
+
+
+@dataclass(frozen=True)
 class Listen:
     """Where a program listens."""
 
@@ -265,6 +282,8 @@ class GatewayConfig:
     """Longest body in bytes."""
     store: int = 0
     """Bytes of all bodies in the object store at most; 0: no limit of its own."""
+    s3: S3Access | None = None
+    """The bucket for long bodies; None: the object store."""
 
 
 @dataclass(frozen=True)
@@ -304,6 +323,8 @@ class WorkerConfig:
     memory: int
     """Bytes that all engines of the pool may take on this box together."""
     engines: tuple[PoolEngine, ...] = field(default=())
+    s3: S3Access | None = None
+    """The bucket for long bodies, where gateways use one."""
     control: str = ""
     """Path of the Unix socket for what changes something, and for direct calls; empty: ``listen`` takes those too."""
 
@@ -326,20 +347,23 @@ def _of(kind: type, value: Any) -> Any:
 
 def gateway_config(value: Any) -> GatewayConfig:
     """The configuration of a gateway from its JSON. Raises WireError saying what is wrong."""
-    parts = {"nats": NatsAccess, "listen": Listen}
-    read = _parts(value, parts)
+    read = _parts(value)
     return _of(GatewayConfig, {**read, "models": [_of(PoolModel, one) for one in read.get("models", [])]})  # type: ignore[no-any-return]
 
 
 def worker_config(value: Any) -> WorkerConfig:
     """The configuration of a worker from its JSON. Raises WireError saying what is wrong."""
-    read = _parts(value, {"nats": NatsAccess, "listen": Listen})
+    read = _parts(value)
     return _of(WorkerConfig, {**read, "engines": [_of(PoolEngine, one) for one in read.get("engines", [])]})  # type: ignore[no-any-return]
 
 
-def _parts(value: Any, parts: dict[str, type]) -> dict[str, Any]:
+_PARTS: dict[str, type] = {"nats": NatsAccess, "listen": Listen, "s3": S3Access}
+
+
+def _parts(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WireError("a configuration has to be a JSON object")
+    parts = {key: kind for key, kind in _PARTS.items() if key != "s3" or value.get(key) is not None}
     return {key: _of(parts[key], one) if key in parts else one for key, one in value.items()}
 
 

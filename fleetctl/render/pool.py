@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,8 +30,8 @@ from fleetctl.render.names import (
     engine_unit,
 )
 from fleetctl.render.ports import EVERY_ADDRESS
-from fleetctl.render.programs import folder_of, pool_bundle
-from fleetctl.render.release import File, Lodger, Service
+from fleetctl.render.programs import folder_of, pool_bundle, program_bundles
+from fleetctl.render.release import Bundle, File, Lodger, Service
 from fleetctl.render.template import fill
 from fleetctl.spec.fleet import Fleet
 from fleetctl.spec.fleet_pool import Nats, Pool
@@ -138,9 +138,11 @@ def _gateway(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, 
         deadline=pool.deadline,
         most_body=pool.most_body,
         store=pool.nats.store // SHARE_OF_BODIES,
+        s3=_bucket(pool, GATEWAY_UNIT),
     )
     files, credentials = _program_files(fleet, "gateway", wire.as_json(config), "gateway")
-    unit = _program_unit("gateway", box, GATEWAY_UNIT, credentials)
+    _add_keys(pool, files, credentials)
+    unit = _program_unit("gateway", box, GATEWAY_UNIT, credentials, program_bundles(fleet))
     return _service("gateway", box, GATEWAY_UNIT, (address, pool.port), PYTHON, unit, files)
 
 
@@ -160,17 +162,22 @@ def _worker(
         control=CONTROL_SOCKET,
         memory=memory,
         engines=tuple(_engine(fleet, layout, box, lodger, weights) for lodger in lodgers),
+        s3=_bucket(pool, WORKER_UNIT),
     )
     files, credentials = _program_files(fleet, "worker", wire.as_json(config), "worker")
+    _add_keys(pool, files, credentials)
     place = Place(layout, lodgers[0].engine.model, box, 0, (box,), 0, 0.0)
     foreign, others = fleet.superseded_on(box), cannot_share(fleet, place)
     after = {*foreign, *(other for other in others if other < WORKER_UNIT)}
+    refused = sorted({*others, *foreign})
+    bundles = program_bundles(fleet)
     unit = _program_unit(
         "worker",
         box,
         WORKER_UNIT,
         credentials,
-        conflicts=sorted({*others, *foreign}),
+        bundles,
+        conflicts=refused,
         after=after,
         runtime_directory=WORKER_RUN,
     )
@@ -211,7 +218,7 @@ def _batch(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, tu
         credentials["key"] = f"{POOL_FOLDER}/batch.key"
         content = f"@secret:{key}@\n"
         files.append(File(path=credentials["key"], content=content, mode=0o600, secrets={key: keys[key]}))
-    unit = _program_unit("batch", box, BATCH_UNIT, credentials)
+    unit = _program_unit("batch", box, BATCH_UNIT, credentials, (pool_bundle(),))
     return _service("batch", box, BATCH_UNIT, ("", 0), PYTHON, unit, files)
 
 
@@ -277,7 +284,33 @@ def _program_files(
     return files, {**paths, **({"ca": nats.tls.ca} if nats.tls and nats.tls.ca else {})}
 
 
-def _program_unit(kind: str, box: str, unit: str, credentials: Mapping[str, str], **values: Any) -> str:
+def _bucket(pool: Pool, unit: str) -> wire.S3Access | None:
+    """How a program reaches the bucket for long bodies."""
+    if pool.bodies is None:
+        return None
+    return wire.S3Access(
+        bucket=pool.bodies.bucket,
+        prefix=pool.bodies.prefix,
+        endpoint=(pool.bodies.endpoint or "").rstrip("/"),
+        region=pool.bodies.region,
+        access_key_file=f"{_credentials(unit)}/s3-access-key",
+        secret_key_file=f"{_credentials(unit)}/s3-secret-key",
+    )
+
+
+def _add_keys(pool: Pool, files: list[File], credentials: dict[str, str]) -> None:
+    """The keys of that bucket, among the files of a program and among what systemd hands over to it."""
+    if pool.bodies is None:
+        return
+    for name, secret in (("s3-access-key", pool.bodies.access_key), ("s3-secret-key", pool.bodies.secret_key)):
+        credentials[name] = f"{POOL_FOLDER}/{name}"
+        content = f"@secret:{name}@\n"
+        files.append(File(path=credentials[name], content=content, mode=0o600, secrets={name: secret}))
+
+
+def _program_unit(
+    kind: str, box: str, unit: str, credentials: Mapping[str, str], bundles: Sequence[Bundle], **values: Any
+) -> str:
     """The text of the unit of one of fleetctl's own programs."""
     return fill(
         "systemd",
@@ -285,7 +318,7 @@ def _program_unit(kind: str, box: str, unit: str, credentials: Mapping[str, str]
         box=box,
         nats_unit=NATS_UNIT,
         credentials=credentials,
-        programs=folder_of(pool_bundle()),
+        programs=[folder_of(bundle) for bundle in bundles],
         config=f"{_credentials(unit)}/config",
         stop_limit=POOL_STOP_LIMITS[kind],
         **values,

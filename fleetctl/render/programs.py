@@ -22,6 +22,8 @@ LIBRARIES = ("httptools==0.9.0", "msgpack==1.2.4", "nats-py==2.16.0", "orjson==3
 """What the programs of a pool use."""
 ENCODER_LIBRARIES = ("numpy==2.4.6", "onnxruntime==1.32.0", "protobuf==7.36.2", "tokenizers==0.23.3")
 """What an encoder uses besides."""
+S3_LIBRARIES = ("obstore==0.12.1", "typing-extensions==4.16.0")
+"""What gateways and workers use besides where long bodies go into a bucket."""
 PYTHON = (3, 11)
 """The oldest Python that these programs run on."""
 
@@ -55,6 +57,18 @@ def encoder_bundle() -> Bundle:
     return _bundle({}, ENCODER_LIBRARIES)
 
 
+@cache
+def s3_bundle() -> Bundle:
+    """The further libraries of a fleet with a bucket for long bodies."""
+    return _bundle({}, S3_LIBRARIES)
+
+
+def program_bundles(fleet: Fleet) -> tuple[Bundle, ...]:
+    """What gateways and workers are started with."""
+    bucket = fleet.pool is not None and fleet.pool.bodies is not None
+    return (pool_bundle(), s3_bundle()) if bucket else (pool_bundle(),)
+
+
 def _bundle(texts: dict[str, str], requirements: tuple[str, ...]) -> Bundle:
     parts = json.dumps([texts, requirements], sort_keys=True)
     digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
@@ -80,7 +94,7 @@ def bundles_on(fleet: Fleet, layout: str, box: str) -> tuple[Bundle, ...]:
     seats = [box for model in pooled for box in fleet.layouts[layout][model].boxes]
     runs = pooled and box in (*seats, *fleet.gateways)
     batch = fleet.pool is not None and box == fleet.proxy.lead
-    found = [pool_bundle()] if runs or batch else []
+    found = [*program_bundles(fleet)] if runs else [pool_bundle()] if batch else []
     for model, placement in fleet.layouts[layout].items():
         if box in placement.boxes:
             found += encoder_bundles(fleet, model)

@@ -53,6 +53,30 @@ class Nats(Part):
     program: str = Field(default="/usr/sbin/nats-server", description="path of nats-server on these boxes")
 
 
+class Bodies(Part):
+    """A bucket that speaks S3, where bodies of requests lie that are too long for the queue."""
+
+    url: str = Field(
+        description="bucket and prefix, such as s3://BUCKET/PREFIX; nothing else should be below the prefix"
+    )
+    endpoint: str | None = Field(
+        default=None, description="URL of the server, such as https://minio.lan:9000; default: that of AWS"
+    )
+    region: str = Field(default="us-east-1", description="region of the bucket")
+    access_key: SecretRef = Field(description="access key, by reference; it has to read, write, remove and list")
+    secret_key: SecretRef = Field(description="its secret key, by reference")
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket."""
+        return self.url.removeprefix("s3://").partition("/")[0]
+
+    @property
+    def prefix(self) -> str:
+        """What names in it begin with, without slashes at its ends."""
+        return self.url.removeprefix("s3://").partition("/")[2].strip("/")
+
+
 class Pool(Part):
     """The one queue in which requests for the models of a pool wait, and what is around it."""
 
@@ -68,6 +92,9 @@ class Pool(Part):
         default=120.0, description="how long a request may take, where its client asks for no other time, before a 504"
     )
     most_body: Size = Field(default=64 * 2**20, description="longest body of a request")
+    bodies: Bodies | None = Field(
+        default=None, description="S3-compatible bucket for long bodies of requests; default: the store of NATS"
+    )
 
     @property
     def worker_port(self) -> int:

@@ -6,6 +6,8 @@ import base64
 import gzip
 import io
 import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +163,28 @@ def test_what_a_generation_needs_stays(box: Path, tmp_path: Path, monkeypatch: p
 
 def test_units_name_the_folder_that_the_sources_go_to() -> None:
     assert folder_of(pool_bundle()) == f"/var/lib/fleetctl/programs/{pool_bundle().digest}"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, b'{"status": "ok"}', ""),
+        (503, b'{"status": "there is no bucket"}', "there is no bucket"),
+        (503, b"no JSON", "it answers 503"),
+    ],
+)
+def test_a_program_that_is_not_at_work_is_asked_why(status: int, body: bytes, said: str) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *told: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert programs._told(f"http://127.0.0.1:{server.server_port}/health?bodies") == said
+        thread.join(5)
+    assert programs._told(f"http://127.0.0.1:{server.server_port}/") == programs.NO_ANSWER

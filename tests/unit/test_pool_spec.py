@@ -30,6 +30,31 @@ BROKEN = [
         "pool.nats.passwords.worker",
         "a secret does not belong in this file",
     ),
+    (
+        "pool:\n  nats:",
+        "pool:\n  bodies: {url: 'https://s3.lan/b', access_key: {env: A}, secret_key: {env: B}}\n  nats:",
+        "pool.bodies.url",
+        "where the server is stands under endpoint:",
+    ),
+    (
+        "pool:\n  nats:",
+        "pool:\n  bodies: {url: 's3://b', access_key: {env: A}, secret_key: {env: B}}\n  nats:",
+        "pool.bodies.url",
+        "write like s3://BUCKET/PREFIX",
+    ),
+    (
+        "pool:\n  nats:",
+        "pool:\n  bodies: {url: 's3://bodies/p', endpoint: 's3.lan:9000', access_key: {env: A}, secret_key: {env: B}}\n"
+        "  nats:",
+        "pool.bodies.endpoint",
+        "write like https://minio.lan:9000",
+    ),
+    (
+        "pool:\n  nats:",
+        "pool:\n  bodies: {url: 's3://bodies/p', access_key: {env: A}, secret_key: AKIA}\n  nats:",
+        "pool.bodies.secret_key",
+        "a secret does not belong in this file",
+    ),
     (", memory: 6GiB", "", "layouts.pool.small", "write like memory: 12GiB"),
     (", memory: 6GiB", ", memory: 6", "layouts.pool.small.memory", "did you mean 6GiB?"),
     (", memory: 6GiB", ", memory: 60GiB", "layouts.pool.small.memory", "48.0 GiB on a; write less, or take a out"),

@@ -14,17 +14,22 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from fleetctl.errors import FleetError
 from fleetctl.pool import wire
 from fleetctl.pool.gateway.app import Gateway
-from fleetctl.pool.gateway.bodies import Bodies
+from fleetctl.pool.gateway.bodies import Bodies, Store
 from fleetctl.pool.gateway.queue import Queue
+from fleetctl.pool.gateway.uploads import Room, Uploads
 from fleetctl.pool.heap import keep_freed_memory
 from fleetctl.pool.http import Server
 from fleetctl.pool.nats import QueueError, connect, make_bucket, make_streams
+
+if TYPE_CHECKING:
+    from fleetctl.pool.s3 import Bucket
 
 log = logging.getLogger("gateway")
 
@@ -53,6 +58,10 @@ async def serve(config: wire.GatewayConfig) -> int:
         loop.add_signal_handler(number, stop.set)
     queue = Queue(config.name)
     gateway = Gateway(config, queue)
+    if config.s3 is not None:
+        from fleetctl.pool.s3 import Bucket  # its library is there where fleet.yaml names a bucket
+
+        gateway.bucket = Bucket(config.s3)
     server = Server(gateway)
     try:
         port = await server.listen(config.listen.host, config.listen.port)
@@ -61,6 +70,7 @@ async def serve(config: wire.GatewayConfig) -> int:
         raise wire.WireError(f"cannot listen on {config.listen.host}:{config.listen.port}: {why}") from None
     log.info("listening on %s:%s", config.listen.host, port)
     joining = loop.create_task(_join(config, queue, gateway, stop))
+    watching = loop.create_task(gateway.bucket.watch(sweeps=True)) if gateway.bucket is not None else None
     stopping = loop.create_task(stop.wait())
     await asyncio.wait((joining, stopping), return_when=asyncio.FIRST_COMPLETED)
     if joining.done():
@@ -73,6 +83,8 @@ async def serve(config: wire.GatewayConfig) -> int:
     if cut:
         log.warning("%d requests were not answered in time", cut)
     joining.cancel()
+    if watching is not None:
+        watching.cancel()
     await queue.close()
     return 0 if ended else 1
 
@@ -97,11 +109,19 @@ async def _join(config: wire.GatewayConfig, queue: Queue, gateway: Gateway, stop
             log.warning("%s", error)
             await asyncio.sleep(AGAIN)
     loop = asyncio.get_running_loop()
-    gateway.bodies = Bodies(bulk.jetstream(), lambda: loop.time() - queue.short_at < LATELY)
+    room = Room(bulk.jetstream(), config.store) if gateway.bucket is None else None
+    gateway.uploads = Uploads(room, lambda: loop.time() - queue.short_at < LATELY)
+    gateway.bodies = Bodies(bulk.jetstream()) if gateway.bucket is None else _in_bucket(gateway.bucket)
     await queue.open(client)
     log.info("ready")
     gc.collect()
     gc.freeze()
+
+
+def _in_bucket(bucket: Bucket) -> Store:
+    from fleetctl.pool.gateway.bucket import InBucket
+
+    return InBucket(bucket)
 
 
 def main(arguments: list[str]) -> int:

@@ -33,9 +33,11 @@ class Answer:
         "ask_at",
         "ask_every",
         "ask_growth",
+        "asked",
         "begun",
         "deadline",
         "duplicate",
+        "duplicate_of",
         "heard",
         "identity",
         "key",
@@ -67,11 +69,15 @@ class Answer:
         self.ask_at = NEVER
         """When workers are to be asked for the answer."""
         self.ask_every, self.ask_growth = ASK_EVERY, 1
+        self.asked = False
+        """They have been asked once."""
         self.begun = False
         """The answer has begun: it can no longer be had from elsewhere."""
         self.sent_again = False
         self.duplicate = False
         """Another gateway had published it before."""
+        self.duplicate_of = 0
+        """Where that one is in the stream; 0: nothing is known of it, or somebody has been heard of it."""
         self._loop = loop
         self._frames: deque[wire.Frame] = deque()
         self._held = 0
@@ -98,6 +104,7 @@ class Answer:
         self.heard = now
         if self._failure is not None:
             return
+        self.duplicate_of = 0
         if frame.kind is wire.Kind.ALIVE:
             self.ask_growth = 2  # somebody has it at work; there is no hurry
             return

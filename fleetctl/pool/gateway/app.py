@@ -6,24 +6,38 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from fleetctl.pool import wire
 from fleetctl.pool.exchange import ClientGoneError, Exchange
 from fleetctl.pool.gateway.answers import Answer
 from fleetctl.pool.gateway.asked import Asked, cost, read_head
-from fleetctl.pool.gateway.bodies import Bodies, Stored
+from fleetctl.pool.gateway.bodies import Store, Stored
 from fleetctl.pool.gateway.metrics import Metrics
 from fleetctl.pool.gateway.models import PATHS, STREAMED, Models
 from fleetctl.pool.gateway.queue import Queue
-from fleetctl.pool.gateway.refusals import Refusal, body_late, broke_off, no_model, queue_away, too_long
+from fleetctl.pool.gateway.refusals import (
+    Refusal,
+    body_late,
+    broke_off,
+    no_model,
+    queue_away,
+    slow_body,
+    too_long,
+)
+from fleetctl.pool.gateway.uploads import Uploads
 from fleetctl.pool.wire import Kind
+
+if TYPE_CHECKING:
+    from fleetctl.pool.s3 import Bucket
 
 SLICE = 16 << 10
 """Bytes of a body that are scanned before the time is looked at."""
 TURN = 0.001
 """Seconds of scanning after which others have their turn."""
+SILENT = 10.0
+"""Seconds without a piece of a body after which its place is for others."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = "text/event-stream"
 T = TypeVar("T")
@@ -38,8 +52,12 @@ class Gateway:
         self._models = Models(config.models)
         self._metrics = Metrics()
         self._loop = asyncio.get_running_loop()
-        self.bodies: Bodies | None = None
+        self.bodies: Store | None = None
         """Where long bodies go, once NATS was there."""
+        self.uploads = Uploads(None, lambda: False)
+        """Their turns."""
+        self.bucket: Bucket | None = None
+        """Where they go outside NATS."""
         self.stopping = False
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -70,6 +88,8 @@ class Gateway:
             exchange.answer(200, page, PROMETHEUS)
         else:
             state = "stopping" if self.stopping else "ok" if connected else "NATS is not connected"
+            if state == "ok" and self.bucket is not None and exchange.query == "bodies":
+                state = self.bucket.trouble or state
             exchange.answer(200 if state == "ok" else 503, json.dumps({"status": state}).encode())
 
     @property
@@ -142,7 +162,8 @@ class _Request:
     async def _first(self, most: int) -> tuple[list[bytes], bool]:
         """The pieces of a body until they are more than ``most`` bytes, and whether that is all."""
         pieces, size = list[bytes](), 0
-        while piece := await self._exchange.some():
+        exchange = self._exchange
+        while piece := await (exchange.some() if exchange.complete else self._more()):
             pieces.append(piece)
             size += len(piece)
             if size > most:
@@ -155,7 +176,7 @@ class _Request:
         bodies = self._gateway.bodies
         if bodies is None:
             raise queue_away("the store for long bodies is not there yet")
-        stored = await _in_time(bodies.store(self._pieces(asked, first)), asked)
+        stored = await _in_time(self._store(bodies, asked, first), asked)
         self._gateway.metrics.stored += 1
         self._gateway.metrics.stored_bytes += stored.size
         try:
@@ -167,12 +188,26 @@ class _Request:
         if answer.duplicate:  # the request in the queue has the body that another gateway stored
             await asyncio.shield(bodies.remove(stored))
 
+    async def _store(self, bodies: Store, asked: Asked, first: list[bytes]) -> Stored:
+        length = self._exchange.length
+        size = self._gateway.config.most_body if length is None else length
+        async with self._gateway.uploads.turn(size, asked.seconds):
+            return await bodies.store(self._pieces(asked, first))
+
     async def _pieces(self, asked: Asked, first: list[bytes]) -> AsyncIterator[bytes]:
         """A long body as it comes, scanned by the way. What cannot be answered is refused in the middle of it."""
         for piece in first:
             yield await self._passed(asked, piece)
-        while piece := await self._exchange.some():
+        while piece := await self._more():
             yield await self._passed(asked, piece)
+            await self._gateway.uploads.give_way(len(piece))
+
+    async def _more(self) -> bytes:
+        try:
+            async with asyncio.timeout(SILENT):
+                return await self._exchange.some()
+        except TimeoutError:
+            raise slow_body(SILENT) from None
 
     async def _passed(self, asked: Asked, piece: bytes) -> bytes:
         self._size += len(piece)

@@ -1,9 +1,8 @@
-"""Long bodies on their way into JetStream's object store, piece by piece, beside all that is short.
+"""Long bodies on their way into JetStream's object store, piece by piece.
 
 The format is that of NATS's object stores (https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-20.md):
 chunks on one subject, then a message about them on another. It has a connection of its own, so that no short request
-stands behind a chunk, and it gives way: while short requests come, all long bodies together are taken from their
-clients no faster than :data:`BESIDE`, so that the gateway is free for others most of the time.
+stands behind a chunk.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import base64
 import json
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import nats.errors
 from nats.js import JetStreamContext
@@ -26,16 +25,12 @@ from nats.js.api import Header, PubAck
 from nats.js.errors import APIError, NoStreamResponseError
 
 from fleetctl.pool import wire
-from fleetctl.pool.gateway.refusals import Refusal, queue_away
+from fleetctl.pool.gateway.refusals import Refusal, queue_away, store_full
 
 CHUNK = 128 << 10
 """Bytes of a chunk, but for the last; what comes from a socket at once is not cut, so it may be more."""
 AHEAD = 4
 """Chunks sent that are not confirmed yet."""
-BESIDE = 20_000_000
-"""Bytes per second of all long bodies together, while short requests come; without any there is no limit.
-
-Measured on two cores: at 32 MB/s the p99 of short requests rose by a quarter."""
 CONFIRM = 10.0
 """Seconds that JetStream may take for one."""
 _STREAM = f"OBJ_{wire.BODIES}"
@@ -49,19 +44,22 @@ class Stored:
     size: int
     digest: bytes
     """SHA-256."""
-    chunks: str
-    """Subject of its chunks."""
+    chunks: str = ""
+    """Subject of its chunks, in the object store."""
+
+
+class Store(Protocol):
+    """Where long bodies go."""
+
+    async def store(self, pieces: AsyncIterator[bytes]) -> Stored: ...
+    async def remove(self, stored: Stored) -> None: ...
 
 
 class Bodies:
     """The bucket, as gateways fill it."""
 
-    def __init__(self, js: JetStreamContext, gives_way: Callable[[], bool]) -> None:
+    def __init__(self, js: JetStreamContext) -> None:
         self._js = js
-        self._gives_way = gives_way
-        """Whether short requests come."""
-        self._free_at = 0.0
-        """When the next chunk may be taken, by the clock of the event loop."""
 
     async def store(self, pieces: AsyncIterator[bytes]) -> Stored:
         """Store a body under a new name. Raises Refusal, having removed what was stored, and what ``pieces`` raises."""
@@ -94,8 +92,6 @@ class Bodies:
                     chunks, held = chunks + 1, []
                 if len(sent) > AHEAD:
                     await sent.popleft()
-                if self._gives_way():
-                    await self._give_way(len(piece))
             if held:
                 sent.append(self._send(subject, held))
                 chunks += 1
@@ -123,11 +119,6 @@ class Bodies:
         # Not publish_async: its future never hears of an error that JetStream answers with.
         return asyncio.create_task(self._js.publish(subject, chunk, timeout=CONFIRM))
 
-    async def _give_way(self, size: int) -> None:
-        now = asyncio.get_running_loop().time()
-        self._free_at = max(now, self._free_at) + size / BESIDE
-        await asyncio.sleep(self._free_at - now)
-
     async def _purge(self, subject: str) -> None:
         with suppress(APIError, NoStreamResponseError, nats.errors.Error, TimeoutError):
             await self._js.purge_stream(_STREAM, subject=subject)
@@ -139,6 +130,5 @@ def _about(name: str) -> str:
 
 def _refused(error: BaseException) -> Refusal:
     if isinstance(error, APIError) and "maximum" in (error.description or ""):
-        message = "the store for long bodies is full; try again when requests with long bodies have been served"
-        return Refusal(503, message, "server_error", "store_full", retry_after=5)
+        return store_full()
     return queue_away(f"a long body cannot be stored ({error or type(error).__name__})")

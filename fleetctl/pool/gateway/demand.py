@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections import deque
+from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
@@ -69,10 +70,20 @@ class Demand:
             return LEAST  # nothing is known yet
         return seconds_to_wait(waiting, len(own) / max(now - own[0], FRESH))
 
-    async def _read(self, model: str, seen: _Seen) -> None:
-        subject = f"$JS.API.CONSUMER.INFO.{wire.WORK}.{wire.consumer(model)}"
+    async def acknowledged(self, model: str) -> int:
+        """Up to which number in the stream all requests of a model are finished with; 0 where that is not known."""
         try:
-            told = json.loads((await self._client.request(subject, timeout=2)).data)
+            return int((await self._info(model))["ack_floor"]["stream_seq"])
+        except (nats.errors.Error, ValueError, KeyError, TypeError):
+            return 0
+
+    async def _info(self, model: str) -> Any:
+        subject = f"$JS.API.CONSUMER.INFO.{wire.WORK}.{wire.consumer(model)}"
+        return json.loads((await self._client.request(subject, timeout=2)).data)
+
+    async def _read(self, model: str, seen: _Seen) -> None:
+        try:
+            told = await self._info(model)
             reading = (self._loop.time(), int(told["num_pending"]), int(told["delivered"]["consumer_seq"]))
             seen.readings.append(reading)
         except (nats.errors.Error, ValueError, KeyError, TypeError):

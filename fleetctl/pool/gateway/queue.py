@@ -7,7 +7,8 @@ What may go wrong, and what is done about it:
 - *Answers may have been lost* while the connection was away, as core NATS keeps nothing: workers are asked for them.
   One that had begun cannot be continued and is ended.
 - *Another gateway published the same request* and died; HAProxy gave it to this one. The queue says that it knows the
-  id, and the workers are asked for the answer until one has it.
+  id, and the workers are asked for the answer until one has it. If none has, and the queue has had the request
+  acknowledged, nobody ever will: somebody uses an id again whose request was cancelled, or answered long ago.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from nats.js.errors import APIError
 from fleetctl.pool import wire
 from fleetctl.pool.gateway.answers import ASK_EVERY, NEVER, Answer
 from fleetctl.pool.gateway.demand import Demand
-from fleetctl.pool.gateway.refusals import Refusal, broke_off, late, queue_away, queue_full
+from fleetctl.pool.gateway.refusals import Refusal, broke_off, late, queue_away, queue_full, used_id
 from fleetctl.pool.nats import is_full
 
 _ID = str(Header.MSG_ID.value)
@@ -179,7 +180,7 @@ class Queue:
         else:
             self._is_stored(answer)
             if not answer.sent_again:
-                answer.duplicate = True
+                answer.duplicate, answer.duplicate_of = True, int(told.get("seq", 0))
                 answer.ask(self._loop.time(), growth=1)
 
     def _is_stored(self, answer: Answer) -> None:
@@ -235,11 +236,20 @@ class Queue:
         elif answer.ask_at <= now:
             with suppress(nats.errors.Error):
                 await self._client.publish(wire.ask_subject(answer.identity), answer.subject.encode())
+            if answer.duplicate_of and answer.asked:
+                self._start(self._over_and_done(answer))
+            answer.asked = True
             answer.ask_at = now + answer.ask_every
             answer.ask_every = min(answer.ask_growth * answer.ask_every, ASK_MOST)
             answer.look_at = min(answer.deadline, answer.ask_at)
         else:
             answer.look_at = answer.deadline
+
+    async def _over_and_done(self, answer: Answer) -> None:
+        """Fail a repeated request that nobody answers to, once it is sure that the first one is finished with."""
+        finished = await self._demand.acknowledged(answer.model)
+        if 0 < answer.duplicate_of <= finished and not answer.begun:
+            answer.fail(used_id())
 
     def _start(self, coroutine: Any) -> None:
         task = self._loop.create_task(coroutine)

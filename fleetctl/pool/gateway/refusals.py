@@ -70,6 +70,35 @@ def queue_away(why: str) -> Refusal:
     return Refusal(503, f"the queue cannot take the request now: {why}", "server_error", "queue_away", retry_after=2)
 
 
+def used_id() -> Refusal:
+    """409 for an id that had a request of its own, whose answer nobody has any more."""
+    message = "the request with this x-request-id was cancelled, or answered a while ago; send it with another id"
+    return Refusal(409, message, code="duplicate_request", param="x-request-id")
+
+
+def store_full() -> Refusal:
+    """429 before a long body is read, and where one does not fit after all."""
+    message = "the store for long bodies is full; try again when requests with long bodies have been served"
+    return Refusal(429, message, "rate_limit_error", "store_full", retry_after=5)
+
+
+def many_bodies() -> Refusal:
+    """429 for a long body whose turn does not come in time."""
+    message = "so many long bodies are on their way that this one would come too late; try again"
+    return Refusal(429, message, "rate_limit_error", "many_bodies", retry_after=5)
+
+
+def store_away() -> Refusal:
+    """503 while the bucket for long bodies does not take them; the log of the gateway says why."""
+    message = "a long body cannot be stored at the moment; try again, or send less at once"
+    return Refusal(503, message, "server_error", "store_away", retry_after=5)
+
+
+def slow_body(seconds: float) -> Refusal:
+    """408 for a client that keeps one of a few places and sends nothing."""
+    return Refusal(408, f"nothing of the body came for {seconds:g} s")
+
+
 def late(model: str, seconds: float) -> Refusal:
     """504."""
     message = f"{model} had no answer within {seconds:g} s, which is as long as this request may take"

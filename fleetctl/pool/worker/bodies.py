@@ -1,4 +1,4 @@
-"""Long bodies that wait in the object store, while their requests wait in the queue."""
+"""Long bodies that wait in the object store or in a bucket, while their requests wait in the queue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import logging
+from typing import TYPE_CHECKING
 
 import nats.errors
 from nats.js import JetStreamContext
@@ -13,6 +14,9 @@ from nats.js.errors import APIError, NotFoundError
 
 from fleetctl.errors import FleetError
 from fleetctl.pool import wire
+
+if TYPE_CHECKING:
+    from fleetctl.pool.s3 import Bucket
 
 log = logging.getLogger(__name__)
 
@@ -26,24 +30,58 @@ class BodyGoneError(FleetError):
     """A body is not where its request says, or is not what was stored."""
 
 
-async def fetch(js: JetStreamContext, envelope: wire.Envelope) -> bytes:
-    """The body of a request. Raises BodyGoneError."""
-    for number in range(1, TRIES + 1):
+def bucket_of(access: wire.S3Access | None) -> Bucket | None:
+    """The bucket that a worker was told of. Raises S3Error when its keys cannot be read."""
+    if access is None:
+        return None
+    from fleetctl.pool.s3 import Bucket  # where there is a bucket, its library is there
+
+    return Bucket(access)
+
+
+class Bodies:
+    """Where they are: gateways and batch jobs say it in each request."""
+
+    def __init__(self, js: JetStreamContext, bucket: Bucket | None) -> None:
+        self._js = js
+        self._bucket = bucket
+
+    async def fetch(self, envelope: wire.Envelope) -> bytes:
+        """The body of a request. Raises BodyGoneError."""
+        why = ""
+        for number in range(1, TRIES + 1):
+            try:
+                if envelope.body.startswith(wire.IN_BUCKET):
+                    return await self._from_bucket(envelope)
+                return await _read(self._js, envelope.body)
+            except BodyGoneError:
+                raise
+            except (nats.errors.Error, APIError, TimeoutError, FleetError) as error:
+                why = str(error) or type(error).__name__
+                log.info("the body of %s, try %d: %s", envelope.id, number, why)
+                if number < TRIES:
+                    await asyncio.sleep(0.5 * number)
+        raise BodyGoneError(f"the body of the request cannot be read: {why}")
+
+    async def remove(self, envelope: wire.Envelope) -> None:
+        """Remove the body of a request that is finished with. What cannot be removed is left to expire."""
         try:
-            return await _read(js, envelope.body)
-        except (nats.errors.Error, APIError, TimeoutError) as error:
-            log.info("the body of %s, try %d: %s", envelope.id, number, error or type(error).__name__)
-            if number < TRIES:
-                await asyncio.sleep(0.5 * number)
-    raise BodyGoneError(f"the body of the request cannot be read from the bucket {wire.BODIES}")
+            if not envelope.body.startswith(wire.IN_BUCKET):
+                await _purge(self._js, envelope.body)
+            elif self._bucket is not None:
+                await self._bucket.remove(envelope.body)
+        except (nats.errors.Error, APIError, TimeoutError, FleetError) as error:
+            log.info("the body of %s is left where it is: %s", envelope.id, error)
 
+    async def _from_bucket(self, envelope: wire.Envelope) -> bytes:
+        if self._bucket is None:
+            raise BodyGoneError("the body of the request is in a bucket, and this worker was told of none")
+        from fleetctl.pool.s3 import S3GoneError  # where there is a bucket, its library is there
 
-async def remove(js: JetStreamContext, envelope: wire.Envelope) -> None:
-    """Remove the body of a request that is finished with. What cannot be removed is left to the store's own limit."""
-    try:
-        await _purge(js, envelope.body)
-    except (nats.errors.Error, APIError, TimeoutError) as error:
-        log.info("the body of %s is left in the bucket %s: %s", envelope.id, wire.BODIES, error)
+        try:
+            return await self._bucket.get(envelope.body, envelope.size)
+        except S3GoneError as error:
+            raise BodyGoneError(error.message) from None
 
 
 async def _read(js: JetStreamContext, name: str) -> bytes:

@@ -19,10 +19,11 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from fleetctl.pool import wire
-from fleetctl.pool.worker import bodies, convert, dead, merge
+from fleetctl.pool.worker import convert, dead, merge
 from fleetctl.pool.worker.acked import Acked
 from fleetctl.pool.worker.answers import Answers
 from fleetctl.pool.worker.beside import Beside
+from fleetctl.pool.worker.bodies import Bodies, BodyGoneError
 from fleetctl.pool.worker.desk import Desk
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.pull import Delivered, fields
@@ -50,7 +51,13 @@ class Intake:
     """All requests that this box holds."""
 
     def __init__(
-        self, box: str, client: Client, js: JetStreamContext, desks: dict[str, Desk], died: Callable[[Engine], None]
+        self,
+        box: str,
+        client: Client,
+        js: JetStreamContext,
+        bodies: Bodies,
+        desks: dict[str, Desk],
+        died: Callable[[Engine], None],
     ) -> None:
         self.box = box
         self.answers = Answers(client)
@@ -63,6 +70,7 @@ class Intake:
         self.acked = Acked()
         self._client = client
         self._js = js
+        self._bodies = bodies
         self._desks = desks
         self._died = died
         self._seen = Seen()
@@ -146,8 +154,8 @@ class Intake:
                 return
             if request.envelope.body:
                 try:
-                    request.body = await bodies.fetch(self._js, request.envelope)
-                except bodies.BodyGoneError as error:
+                    request.body = await self._bodies.fetch(request.envelope)
+                except BodyGoneError as error:
                     await self._failed(request, 502, error.message)
                     return
             if self._long_to_convert(request):
@@ -207,7 +215,7 @@ class Intake:
     async def _dropped(self, envelope: wire.Envelope, delivery: Delivery) -> None:
         await delivery.ack()
         if envelope.body:
-            await bodies.remove(self._js, envelope)
+            await self._bodies.remove(envelope)
 
     async def _unreadable(self, model: str, data: bytes, delivery: Delivery, reason: str) -> None:
         log.warning("%s: %s", model, reason)
@@ -250,7 +258,7 @@ class Intake:
         if isinstance(request.delivery, Delivered):
             self.acked.note(request.lane, fields(request.delivery.reply)[1], request.envelope.id)
         if request.envelope.body:
-            self.task(bodies.remove(self._js, request.envelope))
+            self.task(self._bodies.remove(request.envelope))
 
     def lost(self, requests: Sequence[Request]) -> None:
         """Something went wrong with these that nobody expected. They are not acknowledged, so they come again."""

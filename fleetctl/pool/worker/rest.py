@@ -1,6 +1,7 @@
 """The worker's own interface: its health, metrics and state, what operators wish, and direct calls past the queue.
 
-GET  /health                        200 while NATS is connected and it takes requests, else 503
+GET  /health                        200 while NATS is connected and it takes requests, else 503; with ?bodies also
+                                    503 while the bucket for long bodies has not been proved
 GET  /metrics                       Prometheus text
 GET  /state                         JSON (fleetctl/pool/worker/state.py)
 POST /models/NAME/load|evict        as soon as what runs allows
@@ -119,9 +120,10 @@ class Rest:
     def _get(self, exchange: Exchange, path: str) -> None:
         worker = self._worker
         if path == "/health":
-            well = worker.connected and not worker.intake.draining
-            told = {"status": "ok" if well else "draining" if worker.intake.draining else "NATS is not connected"}
-            exchange.answer(200 if well else 503, json.dumps(told).encode())
+            said = "draining" if worker.intake.draining else "" if worker.connected else "NATS is not connected"
+            if not said and worker.bucket is not None and exchange.query == "bodies":
+                said = worker.bucket.trouble
+            exchange.answer(503 if said else 200, json.dumps({"status": said or "ok"}).encode())
         elif path == "/metrics":
             exchange.answer(200, metrics(worker).encode(), TEXT)
         elif path == "/state":

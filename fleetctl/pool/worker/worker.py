@@ -24,6 +24,7 @@ from nats.js import JetStreamContext
 from fleetctl.pool import nats as queue
 from fleetctl.pool import wire
 from fleetctl.pool.http import Server
+from fleetctl.pool.worker.bodies import Bodies, bucket_of
 from fleetctl.pool.worker.calls import Calls
 from fleetctl.pool.worker.demand import Waiting, look
 from fleetctl.pool.worker.desk import Desk
@@ -62,6 +63,8 @@ class Worker:
         self.closed = asyncio.Event()
         """The connection is over for good."""
         self.desks: dict[str, Desk] = {}
+        self.bucket = bucket_of(config.s3)
+        """Where gateways put long bodies; None: into the object store."""
         self.client: Client
         self.js: JetStreamContext
         self.intake: Intake
@@ -99,7 +102,9 @@ class Worker:
             self.config.nats, f"worker {self.config.box}", on_change=self._on_change, on_closed=self.closed.set
         )
         self.js = self.client.jetstream()
-        self.intake = Intake(self.config.box, self.client, self.js, self.desks, self.loading.died)
+        self.intake = Intake(
+            self.config.box, self.client, self.js, Bodies(self.js, self.bucket), self.desks, self.loading.died
+        )
         self._calls = Calls(self.intake, self._changed)
         self.connected = True
         await self._make()
@@ -116,6 +121,8 @@ class Worker:
         await self.loading.begin()
         self.ready = True
         loops = [self.loading.run(), at_work(self.intake), alive(self.intake), self._look(), self._remind()]
+        if self.bucket is not None:
+            loops.append(self.bucket.watch(sweeps=False))
         loops += [self._pump(desk) for desk in self.desks.values()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 

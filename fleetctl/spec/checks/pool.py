@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fleetctl.spec.checks.layouts import listeners
@@ -14,6 +15,9 @@ _OF_POOLS = ("pin", "memory")
 _SMALLEST_STORE = 64 * 2**20
 _ENCODERS = ("encoder", "text-embeddings-inference", "infinity")
 """Kinds of engine that take no more memory than their weights tell: they have no cache that fills the rest."""
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.*'()-]+)+/?")
+"""Names of buckets, and letters of keys that no server minds: https://docs.aws.amazon.com/AmazonS3/latest/userguide/"""
+_SERVER = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?/?")
 _TLS = ("certificate", "key", "ca")
 
 
@@ -178,4 +182,16 @@ def reserves(view: View) -> Iterator[Problem]:
                 break
 
 
-CHECKS = (needed, boxes, cluster, files, sizes, settings, memory, adapters, shares, ports, reserves)
+def bodies(view: View) -> Iterator[Problem]:
+    """``bodies`` of a pool names a bucket as s3://BUCKET/PREFIX, and its server as a URL without a path."""
+    path: Path = ("pool", "bodies")
+    url, endpoint = view.text(*path, "url"), view.text(*path, "endpoint")
+    if url is not None and not _BUCKET.fullmatch(url):
+        hint = "; where the server is stands under endpoint:" if url.startswith(("http://", "https://")) else ""
+        yield view.problem((*path, "url"), f"{shown(url)} is no bucket; write like s3://BUCKET/PREFIX{hint}")
+    if endpoint is not None and not _SERVER.fullmatch(endpoint):
+        message = f"{shown(endpoint)} is no server; write like https://minio.lan:9000, the bucket is in url:"
+        yield view.problem((*path, "endpoint"), message)
+
+
+CHECKS = (needed, boxes, cluster, bodies, files, sizes, settings, memory, adapters, shares, ports, reserves)

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 from echo_worker import EchoWorker, embedding
-from gateways import MODELS, ROOT, GatewayProcess, gateway, until, worker
+from gateways import MODELS, ROOT, Answer, GatewayProcess, gateway, until, worker
 from natsserver import NatsServer, free_port, needs_nats, running
+from poolworker import config, engine, working
+from poolworker import until as settled
 
 from fleetctl.pool import nats as pool_nats
 from fleetctl.pool import wire
@@ -226,11 +228,53 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         assert (done.returncode, "Address already in use" in done.stderr) == (2, True)
 
 
-def test_a_full_store_of_long_bodies_is_said_and_short_requests_go_on(nats: NatsServer, tmp_path: Path) -> None:
-    body = b'{"model":"minilm","input":"' + b"x" * 6_000_000 + b'"}'
-    with gateway(tmp_path, nats.access, store=4 << 20) as ours, worker(nats.access, embedding):
-        answer = ours.post("/v1/embeddings", body)
-        assert (answer.status, answer.error["code"]) == (503, "store_full")
-        assert answer.headers["retry-after"]
-        assert ours.post("/v1/embeddings", body[:2_000_000] + b'"}').status == 200
+def test_a_full_store_of_long_bodies_is_said_before_they_are_read_and_short_requests_go_on(
+    nats: NatsServer, tmp_path: Path
+) -> None:
+    def body(size: int) -> bytes:
+        return b'{"model":"minilm","input":"' + b"x" * size + b'"}'
+
+    with gateway(tmp_path, nats.access, store=5 << 20) as ours, worker(nats.access, embedding) as one:
+        one.removes = False
+        assert ours.post("/v1/embeddings", body(6_000_000)).status == 413  # it would never fit
+        assert ours.post("/v1/embeddings", body(2_000_000)).status == 200
+        client = ours.connect()
+        client.putrequest("POST", "/v1/embeddings")
+        for name, value in (("content-type", "application/json"), ("content-length", "2500000")):
+            client.putheader(name, value)
+        client.endheaders()
+        answer = Answer(client.getresponse())
+        assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (429, "store_full", "5")
         assert ours.post("/v1/embeddings", EMBED).status == 200
+
+
+def test_an_id_that_is_used_again_after_its_answer_is_gone_is_refused_at_once(nats: NatsServer, tmp_path: Path) -> None:
+    given = {"x-request-id": "used-twice"}
+    with gateway(tmp_path, nats.access) as ours, worker(nats.access, embedding) as one:
+        assert ours.post("/v1/embeddings", EMBED, given).status == 200
+        assert ours.post("/v1/embeddings", EMBED, given).status == 200  # the worker has the answer yet
+        one.kept.clear()
+        one.asked.clear()
+        again = ours.post("/v1/embeddings", EMBED, given)
+        assert (again.status, again.error["code"]) == (409, "duplicate_request")
+        assert len(one.asked) <= 3  # long before its deadline
+        assert ours.post("/v1/embeddings", EMBED, {"x-request-id": "another"}).status == 200
+
+
+def test_the_id_of_a_request_that_was_cancelled_is_refused_at_once(nats: NatsServer, tmp_path: Path) -> None:
+    given = {"x-request-id": "cancelled", "content-type": "application/json"}
+    slow = {"model": "gen", "prompt": "slow 20000"}
+
+    async def again() -> None:
+        one = engine(tmp_path, "gen", task="generate", pinned=True)
+        async with working(config(nats.access, one)) as at_work:
+            with gateway(tmp_path, nats.access) as ours:
+                client = ours.connect()
+                client.request("POST", "/v1/completions", json.dumps(slow), given)
+                await settled(lambda: bool(at_work.intake.held))
+                client.close()
+                await settled(lambda: not at_work.intake.held)
+                answer = await asyncio.wait_for(asyncio.to_thread(ours.post, "/v1/completions", slow, given), 10)
+                assert (answer.status, answer.error["code"]) == (409, "duplicate_request")
+
+    asyncio.run(again())

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from gateways import ROOT
@@ -21,6 +22,7 @@ from fleetctl.pool.gateway.demand import seconds_to_wait
 from fleetctl.pool.gateway.metrics import Metrics
 from fleetctl.pool.gateway.models import Models
 from fleetctl.pool.gateway.refusals import Refusal
+from fleetctl.pool.gateway.uploads import AT_ONCE, Room, Uploads
 from fleetctl.pool.heap import keep_freed_memory
 from fleetctl.pool.wire import Frame, Kind
 
@@ -145,3 +147,66 @@ def test_freed_memory_is_kept_with_glibc_and_elsewhere_nothing_happens(monkeypat
     assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     assert keep_freed_memory() is False
+
+
+class FakeStream:
+    """What JetStream says of the bucket; ``held`` bytes are in it."""
+
+    def __init__(self) -> None:
+        self.held = self.looks = 0
+
+    async def stream_info(self, name: str) -> Any:
+        self.looks += 1
+        return SimpleNamespace(state=SimpleNamespace(bytes=self.held))
+
+
+def test_bodies_that_are_on_their_way_take_room_before_they_are_there() -> None:
+    async def taken() -> None:
+        stream = FakeStream()
+        room = Room(cast(Any, stream), 1000)  # of which 800 are for bodies from gateways
+        with pytest.raises(Refusal, match="longer than 800"):
+            async with room.taken(801):
+                pass
+        async with room.taken(500):
+            with pytest.raises(Refusal) as refused:
+                async with room.taken(301):
+                    pass
+            assert (refused.value.status, refused.value.retry_after) == (429, 5)
+            with pytest.raises(KeyError):
+                async with room.taken(300):
+                    raise KeyError
+            async with room.taken(300):  # what failed has given its place back
+                pass
+        with pytest.raises(Refusal):
+            async with room.taken(1):  # both are in the store now, though nobody has looked again
+                pass
+        assert stream.looks == 1
+
+    asyncio.run(taken())
+
+
+def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
+    async def turns() -> None:
+        uploads = Uploads(None, lambda: False)
+        reading, most, go_on = 0, 0, asyncio.Event()
+
+        async def one() -> None:
+            nonlocal reading, most
+            async with uploads.turn(1, 60):
+                reading += 1
+                most = max(most, reading)
+                await go_on.wait()
+                reading -= 1
+
+        tasks = [asyncio.create_task(one()) for _ in range(3 * AT_ONCE)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert reading == AT_ONCE
+        with pytest.raises(Refusal, match="would come too late"):
+            async with uploads.turn(1, 0.02):
+                pass
+        go_on.set()
+        await asyncio.gather(*tasks)
+        assert (reading, most) == (0, AT_ONCE)
+
+    asyncio.run(turns())

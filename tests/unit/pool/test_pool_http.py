@@ -20,8 +20,8 @@ from fleetctl.pool.http import BodyTooLongError, Exchange, Handler, Server
 class Served:
     """A server on a thread of its own."""
 
-    def __init__(self, handler: Handler, uds: Path | None = None) -> None:
-        self.server = Server(handler)
+    def __init__(self, handler: Handler, uds: Path | None = None, **limits: float) -> None:
+        self.server = Server(handler, **limits)
         self.port = 0
         self._uds = uds
         self._ready = threading.Event()
@@ -54,9 +54,9 @@ class Served:
 
 
 @contextmanager
-def serving(handler: Handler, uds: Path | None = None) -> Iterator[Served]:
+def serving(handler: Handler, uds: Path | None = None, **limits: float) -> Iterator[Served]:
     """A server for the length of a with block."""
-    served = Served(handler, uds)
+    served = Served(handler, uds, **limits)
     try:
         yield served
     finally:
@@ -325,3 +325,44 @@ def test_stopping_cuts_what_takes_too_long() -> None:
         assert served.stop(0.1)() == 1
         with suppress(ConnectionError):
             assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"", b""),
+        (b"GET / HTTP/1.1\r\nx-slow: ", b"HTTP/1.1 408"),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"HTTP/1.1 200"),
+    ],
+    ids=["silent", "a head that does not come", "idle after an answer"],
+)
+def test_a_connection_on_which_nothing_comes_is_closed(sent: bytes, told: bytes) -> None:
+    with serving(echo, head=0.2, idle=0.4) as served, raw(served.port, sent) as client:
+        came = b""
+        while piece := client.recv(65536):  # it ends, which is what is tested
+            came += piece
+        assert came.startswith(told) and bool(came) == bool(told)
+
+
+def test_a_head_that_comes_drop_by_drop_is_cut_and_a_long_answer_is_not() -> None:
+    async def slow(exchange: Exchange) -> None:
+        await asyncio.sleep(0.8)
+        exchange.answer(200, b"done")
+
+    with serving(slow, head=0.2, idle=0.2) as served:
+        with raw(served.port, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n") as client:
+            assert client.recv(65536).endswith(b"done")
+        with raw(served.port, b"GET / HTTP/1.1\r\n") as client:
+            client.settimeout(0.02)
+            cut = False
+            for number in range(500):
+                try:
+                    client.sendall(b"x-%d: a\r\n" % number)
+                    cut = cut or b"408" in client.recv(65536)
+                except TimeoutError:
+                    continue
+                except OSError:
+                    cut = True
+                if cut:
+                    break
+            assert cut

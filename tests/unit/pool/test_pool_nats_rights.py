@@ -42,6 +42,7 @@ def files_of(fleet: str, folder: Path, box: str = "a", **nats: Any) -> dict[str,
     """Files of NATS on a box by their name, with these passwords in them. ``nats`` are further keys."""
     document = yaml.safe_load((GOLDEN / f"{fleet}.yaml").read_text())
     document["pool"]["nats"].update(nats)
+    document["pool"].pop("bodies", None)  # its keys are no part of NATS
     for role in document["pool"]["nats"]["passwords"]:
         path = folder / role
         path.write_text(f"{ODD}{role}\n")
