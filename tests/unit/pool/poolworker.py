@@ -100,7 +100,7 @@ def config(
     access: wire.NatsAccess, *engines: wire.PoolEngine, box: str = "box1", memory: int = 100, control: str = ""
 ) -> wire.WorkerConfig:
     """A worker's configuration."""
-    return wire.WorkerConfig(box, access, wire.Listen("127.0.0.1", free_port()), memory, engines, control)
+    return wire.WorkerConfig(box, access, wire.Listen("127.0.0.1", free_port()), memory, engines, control=control)
 
 
 @asynccontextmanager
