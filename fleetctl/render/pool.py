@@ -16,6 +16,7 @@ from fleetctl.render.backends import backend_of
 from fleetctl.render.engine import Place, cannot_share, concurrency, runtime_of
 from fleetctl.render.names import (
     BATCH_UNIT,
+    CONTROL_SOCKET,
     GATEWAY_LORAS,
     GATEWAY_UNIT,
     LOOPBACK,
@@ -24,10 +25,12 @@ from fleetctl.render.names import (
     POOL_STOP_LIMITS,
     PYTHON,
     UNIT_FOLDER,
+    UNIX,
+    WORKER_RUN,
     WORKER_UNIT,
     engine_unit,
 )
-from fleetctl.render.ports import EVERY_ADDRESS, engine_ports
+from fleetctl.render.ports import EVERY_ADDRESS
 from fleetctl.render.programs import folder_of, pool_bundle, program_bundles
 from fleetctl.render.release import Bundle, File, Lodger, Service
 from fleetctl.render.template import fill
@@ -162,6 +165,7 @@ def _worker(
         box=box,
         nats=_access(fleet, pool.nats, "worker", WORKER_UNIT),
         listen=wire.Listen(LOOPBACK, pool.worker_port),
+        control=CONTROL_SOCKET,
         memory=memory,
         engines=tuple(_engine(fleet, layout, box, lodger, weights) for lodger in lodgers),
         s3=_bucket(pool, WORKER_UNIT),
@@ -173,7 +177,16 @@ def _worker(
     after = {*foreign, *(other for other in others if other < WORKER_UNIT)}
     refused = sorted({*others, *foreign})
     bundles = program_bundles(fleet)
-    unit = _program_unit("worker", box, WORKER_UNIT, credentials, bundles, conflicts=refused, after=after)
+    unit = _program_unit(
+        "worker",
+        box,
+        WORKER_UNIT,
+        credentials,
+        bundles,
+        conflicts=refused,
+        after=after,
+        runtime_directory=WORKER_RUN,
+    )
     service, made = _service("worker", box, WORKER_UNIT, (LOOPBACK, pool.worker_port), PYTHON, unit, files)
     # It would take an engine that stops to be replaced for one that died: with the engines it starts again itself.
     units = tuple(f"{UNIT_FOLDER}/{lodger.engine.head.unit}" for lodger in lodgers)
@@ -224,7 +237,7 @@ def _engine(fleet: Fleet, layout: str, box: str, lodger: Lodger, weights: Mappin
         task=engine.task,
         served_as=engine.served_as,
         unit=engine_unit(layout, name),
-        address=f"http://{LOOPBACK}:{engine_ports(fleet, layout)[name]}",
+        address=engine.address if engine.address.startswith(UNIX) else engine.url,
         runtime=engine.runtime,
         pinned=lodger.pinned,
         memory=lodger.memory,
