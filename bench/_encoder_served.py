@@ -6,20 +6,19 @@ import json
 import os
 import random
 import shutil
-import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import msgpack
-from _common import CHECKOUT, BenchError, environment
+from _common import CHECKOUT, BenchError
 from _engines import free_port
+from _serving import Address, connect, listens, serving
 
 from fleetctl.pool import wire
 
@@ -36,7 +35,6 @@ SYSTEMCTL = """#!/bin/sh
 # The engine here is no unit: it runs, whatever is asked.
 echo active
 """
-Address = Path | tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -101,41 +99,11 @@ def pool(work: Work, engine: Served) -> Iterator[Served]:
         yield Served(("127.0.0.1", entry), tuple(processes))
 
 
-@contextmanager
-def running(argv: Sequence[str], folder: Path, address: Address) -> Iterator[int]:
+def running(argv: Sequence[str], folder: Path, address: Address) -> AbstractContextManager[int]:
     """A program that listens at ``address``, by its process; it is ended with the block."""
     log = folder / f"{Path(argv[0]).name}-{Path(argv[-1]).name}.log"
-    env = environment(PYTHONPATH=str(CHECKOUT), PATH=f"{folder / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin")
-    with log.open("w") as file:
-        process = subprocess.Popen(list(argv), stdout=file, stderr=file, env=env)
-    try:
-        end = time.monotonic() + START
-        while True:
-            try:
-                connect(address).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > end:
-                    raise BenchError(f"`{' '.join(argv)}` does not serve:\n{log.read_text()[-2000:]}") from None
-            time.sleep(0.05)
-        yield process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def connect(address: Address) -> socket.socket:
-    """A connection there. Raises OSError."""
-    sock = socket.socket(socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET)
-    try:
-        sock.connect(str(address) if isinstance(address, Path) else address)
-    except OSError:
-        sock.close()
-        raise
-    return sock
+    path = f"{folder / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"
+    return serving(argv, listens(address), limit=START, log=log, PYTHONPATH=str(CHECKOUT), PATH=path)
 
 
 def drive(served: Served, work: Work, kind: str, seconds: float) -> tuple[float, float]:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from _common import CHECKOUT, BenchError
+from _common import CHECKOUT
+from _serving import answers, serving
 
 VLLM = CHECKOUT / "fleetctl/lab/standin/bin/vllm"
 MODEL = "lab/model"
-START = 30.0  # seconds that an engine may take to serve
 
 
 def free_port() -> int:
@@ -55,30 +50,5 @@ def standin(folder: Path, *arguments: str, **settings: object) -> Iterator[Engin
     engine.set()
     environment = {f"STANDIN_{name.upper()}": json.dumps(value) for name, value in settings.items()}
     argv = [sys.executable, str(VLLM), "serve", MODEL, "--host", "127.0.0.1", "--port", str(port), *arguments]
-    with serving(argv, f"{engine.url}/health", STANDIN_CONTROL=str(engine.control), **environment):
+    with serving(argv, answers(f"{engine.url}/health"), STANDIN_CONTROL=str(engine.control), **environment):
         yield engine
-
-
-@contextmanager
-def serving(argv: Sequence[str], health: str, **environment: str) -> Iterator[None]:
-    """A server that answers at ``health``; it is ended with the block."""
-    quiet = subprocess.DEVNULL
-    process = subprocess.Popen(list(argv), stdin=quiet, stdout=quiet, stderr=quiet, env={**os.environ, **environment})
-    try:
-        deadline = time.monotonic() + START
-        while not _answers(health):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BenchError(f"`{' '.join(argv)}` does not serve")
-            time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False

@@ -7,19 +7,19 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import nats
 import uvloop
 from _common import CHECKOUT, BenchError, make_venv, run
-from _engines import free_port, serving
+from _engines import free_port
+from _serving import answers, listens, serving
 
 from fleetctl.bench.connection import Asker
 from fleetctl.bench.endpoint import parse_endpoint
@@ -74,7 +74,7 @@ def standin(core: int) -> Iterator[int]:
     """The stand-in that answers at once, over HTTP; its port."""
     port = free_port()
     argv = [sys.executable, str(CHECKOUT / "bench/_answers.py"), str(port)]
-    with serving(pinned(core, argv), f"http://127.0.0.1:{port}/health"):
+    with serving(pinned(core, argv), answers(f"http://127.0.0.1:{port}/health")):
         yield port
 
 
@@ -262,30 +262,9 @@ def pinned(core: int, argv: Sequence[str]) -> list[str]:
     return ["taskset", "-c", str(core), *argv]
 
 
-@contextmanager
-def started(argv: Sequence[str], port: int, **environment: str) -> Iterator[int]:
+def started(argv: Sequence[str], port: int, **environment: str) -> AbstractContextManager[int]:
     """A process that listens on a port; its id. It is ended with the block."""
-    quiet = subprocess.DEVNULL
-    process = subprocess.Popen(list(argv), stdin=quiet, stdout=quiet, stderr=quiet, env={**os.environ, **environment})
-    try:
-        deadline = time.monotonic() + START
-        while not _listens(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BenchError(f"`{' '.join(argv)}` does not serve")
-            time.sleep(0.1)
-        yield process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    return serving(argv, listens(("127.0.0.1", port)), limit=START, **environment)
 
 
 def _cpu(pid: int) -> float:

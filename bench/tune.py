@@ -41,7 +41,8 @@ from _common import (
     say,
     say_load,
 )
-from _engines import MODEL, Engine, free_port, serving, standin
+from _engines import MODEL, Engine, free_port, standin
+from _serving import answers, serving
 
 from fleetctl.bench.endpoint import parse_endpoint
 from fleetctl.bench.knee import Answer, Point, Probe, Range, ladder, steps_apart
@@ -244,7 +245,7 @@ def generator(folder: Path) -> dict[str, Figure]:
     port = free_port()
     cores = sorted(os.sched_getaffinity(0))
     server = ["taskset", "-c", str(cores[-1]), sys.executable, str(CHECKOUT / "bench/_answers.py"), str(port)]
-    with serving(server, f"http://127.0.0.1:{port}/health"):
+    with serving(server, answers(f"http://127.0.0.1:{port}/health")):
         told = [sustained(cores[0], port) for _ in range(3)]
     best = max(told, key=lambda one: one["rate"])
     for one in told:

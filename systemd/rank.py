@@ -215,10 +215,13 @@ class Rank:
         while True:
             self.waiting("waiting for the other ranks")
             if self.wait([peer], BEAT):
-                for message in peer.messages():
+                messages = peer.messages()
+                for number, message in enumerate(messages, start=1):
                     if message.get("kind") == "refuse":
                         raise Ended(str(message.get("reason")), DISAGREE)
                     if message.get("kind") == "epoch":
+                        # A head that cannot start its engine says so right after, and run() is to hear of it.
+                        peer.leave(messages[number:])
                         return str(message["epoch"])
             if time.monotonic() - peer.heard > self.options.silence:
                 raise TimeoutError("silent for %g s" % self.options.silence)
@@ -270,7 +273,7 @@ class Rank:
             status = self.engine.poll()
             if status is not None:
                 raise Ended("the engine ended with status %d" % status, FAILED if status <= 0 else status)
-            for peer in readable:
+            for peer in [p for p in self.peers if p in readable or p.left]:
                 try:
                     messages = peer.messages()
                 except (OSError, ValueError) as error:

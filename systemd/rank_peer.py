@@ -23,6 +23,7 @@ class Peer:
         self.rank = rank
         self.heard = self.told = time.monotonic()
         self.unread = b""
+        self.left = []
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -39,8 +40,15 @@ class Peer:
         if time.monotonic() - self.told >= BEAT:
             self.tell("beat")
 
+    def leave(self, messages):
+        """Messages that the next call of messages() is to give: they came with others that had to be heeded first."""
+        self.left = messages
+
     def messages(self):
         """Messages that have come. Raises OSError when the peer has gone, ValueError for what is no message."""
+        if self.left:
+            found, self.left = self.left, []
+            return found
         try:
             data = self.sock.recv(65536)
         except BlockingIOError:

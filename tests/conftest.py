@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
@@ -11,6 +12,11 @@ from hypothesis import HealthCheck, settings
 # On a machine that others keep busy a property takes as long as it takes.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # So a shell starts what runs in its background, and every program that is started from there inherits it: one that
+    # a test interrupts would never hear of it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 UNTIL = float(os.environ.get("FLEETCTL_TESTS_UNTIL", "inf"))
 """Unix time after which no test begins that is marked `long`. Without it all of them run."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fleetctl.bench import MOST_PROBES
 from fleetctl.bench.curve import Belief, believe
 
 NEARLY_ALL = 0.98  # of the highest throughput: what the knee gives
@@ -27,7 +28,6 @@ RISE = 1.06  # a doubling that gains less does not rise
 FALL = 0.85  # of the throughput before: what fell to this is past the knee, when a second look at it says so too
 EXACT = 0.03  # relative: how exact the means must be that decide
 FIRST_NOISE = 0.05  # relative noise of a measurement, until repeats tell
-MOST_PROBES = 32
 SWEEP = 3  # measurements of each concurrency that a full sweep needs where the noise is 5 %
 WORTH = 0.45  # of the requests of such a sweep: what a search may take
 FULL = 0.9  # share of the requests sent at once that the engine runs, below which its own limit holds

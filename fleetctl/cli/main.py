@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -52,6 +53,8 @@ from fleetctl.cli import (
 )
 
 NO_READER = 141  # as a shell tells SIGPIPE
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""A command line that cannot be read, whether typer has Click beside it or within."""
 
 
 def _flow(command: Any) -> None:
@@ -62,6 +65,16 @@ def _flow(command: Any) -> None:
         command.help = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
     for below in getattr(command, "commands", {}).values():
         _flow(below)
+
+
+def _told_to_scripts(error: Any) -> None:
+    """With --json: one event, as of any other error, in place of what people are shown. Raises Exit then."""
+    if "--json" in sys.argv:
+        from fleetctl.cli.output import fail
+
+        hint = f"`{error.ctx.command_path} --help` says what it takes" if error.ctx else None
+        fail(error.format_message(), hint, error.exit_code, as_json=True)
+        raise typer.Exit(error.exit_code)
 
 
 class _Root(TyperGroup):
@@ -75,14 +88,23 @@ class _Root(TyperGroup):
         _flow(command)
         return command
 
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        try:
+            return super().make_context(*args, **more)
+        except UsageError as error:
+            _told_to_scripts(error)
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except typer.BadParameter as error:
-            from fleetctl.cli.bad_values import plainly
+        except UsageError as error:
+            if isinstance(error, typer.BadParameter):
+                from fleetctl.cli.bad_values import plainly
 
-            plainly(error)
+                plainly(error)
+            _told_to_scripts(error)
             raise
         except BrokenPipeError:
             # What is still in Python's buffers would fail once more at the very end.
@@ -99,24 +121,12 @@ class _Root(TyperGroup):
         return result
 
 
-app = typer.Typer(
-    name="fleetctl",
-    cls=_Root,
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Move a small fleet of GPU boxes between layouts, and back.",
-)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"fleetctl {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -128,45 +138,95 @@ def _root(
 BEGIN, MOVE, LOOK, MEASURE, BRING, USE = "Begin", "Move the fleet", "Look", "Measure", "Bring to boxes", "Use"
 """Parts of the list of commands."""
 
-app.command("init", rich_help_panel=BEGIN)(init.init)
-app.command("setup", rich_help_panel=BEGIN)(setup.setup)
-app.command("teardown", rich_help_panel=BEGIN)(teardown.teardown)
-app.command("import", rich_help_panel=BEGIN)(importing.import_file)
-app.command("schema", rich_help_panel=BEGIN)(schema.schema)
-app.command("render", rich_help_panel=BEGIN)(render.render)
-app.command("plan", rich_help_panel=MOVE)(plan.plan)
-app.command("cutover", rich_help_panel=MOVE)(cutover.cutover)
-app.command("rollback", rich_help_panel=MOVE)(rollback.rollback)
-app.command("apply", rich_help_panel=MOVE)(apply.apply)
-app.command("upgrade", rich_help_panel=MOVE)(upgrade.upgrade)
-app.command("restart", rich_help_panel=MOVE)(restart.restart)
-app.command("drain", rich_help_panel=MOVE)(drain.drain)
-app.command("undrain", rich_help_panel=MOVE)(drain.undrain)
-app.command("playbook", rich_help_panel=MOVE)(playbook.playbook)
-app.command("status", rich_help_panel=LOOK)(status.status)
-app.command("top", rich_help_panel=LOOK)(top.top)
-app.command("logs", rich_help_panel=LOOK)(logs.logs)
-app.command("history", rich_help_panel=LOOK)(history.history)
-app.command("web", rich_help_panel=LOOK)(web.web)
-app.command("exporter", rich_help_panel=LOOK)(exporter.exporter)
-app.command("clients", rich_help_panel=LOOK)(clients.clients)
-app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
-app.command("explain", rich_help_panel=LOOK)(doctor.explain)
-app.command("tune", rich_help_panel=MEASURE)(tune.tune)
-app.command("compare", rich_help_panel=MEASURE)(compare.compare)
-app.add_typer(bench.app, name="bench", rich_help_panel=MEASURE)
-app.add_typer(capacity.app, name="capacity", rich_help_panel=MEASURE)
-app.add_typer(eval.app, name="eval", rich_help_panel=MEASURE)
-app.add_typer(link.app, name="link", rich_help_panel=MEASURE)
-app.add_typer(profile.app, name="profile", rich_help_panel=MEASURE)
-app.add_typer(batch.app, name="batch", rich_help_panel=USE)
-app.add_typer(weights.app, name="weights", rich_help_panel=BRING)
-app.add_typer(images.app, name="images", rich_help_panel=BRING)
-app.add_typer(lora.app, name="lora", rich_help_panel=BRING)
-app.add_typer(guard.app, name="guard", rich_help_panel=BRING)
-app.add_typer(proxy.app, name="proxy", rich_help_panel=LOOK)
-app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
-app.add_typer(lab.app, name="lab", rich_help_panel=BEGIN)
+COMMANDS: dict[str, tuple[str, Callable[..., Any] | typer.Typer]] = {
+    "init": (BEGIN, init.init),
+    "setup": (BEGIN, setup.setup),
+    "teardown": (BEGIN, teardown.teardown),
+    "import": (BEGIN, importing.import_file),
+    "schema": (BEGIN, schema.schema),
+    "render": (BEGIN, render.render),
+    "plan": (MOVE, plan.plan),
+    "cutover": (MOVE, cutover.cutover),
+    "rollback": (MOVE, rollback.rollback),
+    "apply": (MOVE, apply.apply),
+    "upgrade": (MOVE, upgrade.upgrade),
+    "restart": (MOVE, restart.restart),
+    "drain": (MOVE, drain.drain),
+    "undrain": (MOVE, drain.undrain),
+    "playbook": (MOVE, playbook.playbook),
+    "status": (LOOK, status.status),
+    "top": (LOOK, top.top),
+    "logs": (LOOK, logs.logs),
+    "history": (LOOK, history.history),
+    "web": (LOOK, web.web),
+    "exporter": (LOOK, exporter.exporter),
+    "clients": (LOOK, clients.clients),
+    "doctor": (LOOK, doctor.doctor),
+    "explain": (LOOK, doctor.explain),
+    "tune": (MEASURE, tune.tune),
+    "compare": (MEASURE, compare.compare),
+    "bench": (MEASURE, bench.app),
+    "capacity": (MEASURE, capacity.app),
+    "eval": (MEASURE, eval.app),
+    "link": (MEASURE, link.app),
+    "profile": (MEASURE, profile.app),
+    "batch": (USE, batch.app),
+    "weights": (BRING, weights.app),
+    "images": (BRING, images.app),
+    "lora": (BRING, lora.app),
+    "guard": (BRING, guard.app),
+    "proxy": (LOOK, proxy.app),
+    "pool": (LOOK, pool.app),
+    "lab": (BEGIN, lab.app),
+}
+"""In the order of the list: the part of the list, and what runs or has commands of its own below it."""
+
+
+def _made(commands: dict[str, tuple[str, Callable[..., Any] | typer.Typer]]) -> typer.Typer:
+    """The program with these commands."""
+    made = typer.Typer(
+        name="fleetctl",
+        cls=_Root,
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Move a small fleet of GPU boxes between layouts, and back.",
+    )
+    made.callback()(_root)
+    for name, (part, what) in commands.items():
+        if isinstance(what, typer.Typer):
+            made.add_typer(what, name=name, rich_help_panel=part)
+        else:
+            made.command(name, rich_help_panel=part)(what)
+    return made
+
+
+app = _made(COMMANDS)
+
+
+def needed(words: list[str], environment: Mapping[str, str]) -> typer.Typer:
+    """As much of the program as a command line needs: to look at the arguments of all commands takes 0.1 s."""
+    if any(name.endswith("_COMPLETE") for name in environment):
+        return app
+    if not words or words[0] in ("-h", "--help", "--version"):
+        return _made({name: (part, _listed(what)) for name, (part, what) in COMMANDS.items()})
+    return _made({words[0]: COMMANDS[words[0]]}) if words[0] in COMMANDS else app
+
+
+def _listed(what: Callable[..., Any] | typer.Typer) -> Callable[..., Any] | typer.Typer:
+    """A command as it stands in the list: with its help and without its arguments."""
+
+    def command() -> None: ...
+
+    if not isinstance(what, typer.Typer):
+        command.__doc__ = what.__doc__
+        return command
+    callback = what.registered_callback
+    command.__doc__ = callback.callback.__doc__ if callback and callback.callback else None
+    listed = typer.Typer(help=what.info.help)
+    listed.callback()(command)
+    return listed
 
 
 def _mend_streams() -> None:
@@ -188,7 +248,7 @@ def main() -> None:
 
     _mend_streams()
     try:
-        app()
+        needed(sys.argv[1:], os.environ)()
     except FleetError as error:
         if debug:
             raise

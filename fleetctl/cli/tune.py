@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleetctl.bench import MOST_PROBES
 from fleetctl.cli.bench import (
     Against,
     ApiKeyEnv,
@@ -38,7 +39,7 @@ def tune(
     name: Subject = None,
     mix: MixName = "chat",
     most: Annotated[int, typer.Option("--most", min=1, max=4096, help="Highest concurrency to measure.")] = 64,
-    probes: Annotated[int, typer.Option("--probes", min=4, max=200, help="Measurements at most.")] = 32,
+    probes: Annotated[int, typer.Option("--probes", min=4, max=200, help="Measurements at most.")] = MOST_PROBES,
     duration: Annotated[
         str, typer.Option("--duration", help="How long each measurement takes, after a warm-up.")
     ] = "20s",

@@ -11,6 +11,7 @@ from fleetctl.onbox import haproxy
 from fleetctl.onbox.adapters import FOLDER, Item, changed, fault, folder_of, index, named, write_names
 from fleetctl.onbox.lock import require_claim
 from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.reaching import connection_to
 from fleetctl.onbox.units import environment_of, states
 
 LOAD_WAIT = 60.0  # seconds for one adapter to be loaded or unloaded
@@ -41,7 +42,7 @@ class Engine:
     def ask(self, method: str, path: str, body: Optional[Dict[str, Any]], wait: float) -> Tuple[int, bytes]:
         """Status and body of one exchange. OpError when there is none."""
         headers = {"Content-Type": "application/json", "Connection": "close", **self._headers}
-        connection = http.client.HTTPConnection(self._address, self._port, timeout=wait)
+        connection = connection_to(self._address, self._port, wait)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()

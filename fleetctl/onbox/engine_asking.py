@@ -10,6 +10,8 @@ import re
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from fleetctl.onbox.reaching import connection_to
+
 APART = 2.0  # seconds between the two looks at the counters
 METRICS_WAIT = 3.0  # seconds for /metrics
 METRICS_SIZE = 4 * 1024 * 1024  # bytes of /metrics that are read
@@ -56,7 +58,7 @@ def ask_with_tool(address: str, port: int, model: str, key: str) -> Dict[str, An
     headers = {"Content-Type": "application/json", "Connection": "close"}
     if key:
         headers["Authorization"] = "Bearer " + key
-    connection = http.client.HTTPConnection(address, port, timeout=TOOL_WAIT)
+    connection = connection_to(address, port, TOOL_WAIT)
     try:
         connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         answer = connection.getresponse()
@@ -90,7 +92,7 @@ def look_twice(told: Dict[str, Any], address: str, port: int) -> None:
 
 
 def _get(address: str, port: int) -> Tuple[int, str]:
-    connection = http.client.HTTPConnection(address, port, timeout=METRICS_WAIT)
+    connection = connection_to(address, port, METRICS_WAIT)
     try:
         connection.request("GET", "/metrics", headers={"Connection": "close"})
         answer = connection.getresponse()

@@ -28,6 +28,7 @@ CHECKS = (
 )  # each followed by paths in fleetctl's places, and the last by the word "check" between two of them
 ON_UNITS = (("systemctl", "reload"), ("systemctl", "reset-failed"))  # of fleetctl's units
 RDMA = re.compile(r"ib_(write|read|send)_(bw|lat)$")  # of perftest, for `fleetctl link test`
+ENGINE_SOCKET = re.compile(r"/run/fleetctl/[a-z0-9-]+/engine\.sock$")
 MOVE = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]*$")
 QUIET = ("ping", "facts", "watch", "clock", "lock_beat", "unit_states")  # asked all the time; they change nothing
 
@@ -156,5 +157,6 @@ RULES: Dict[str, Callable[[Dict[str, Any]], bool]] = {
     "container_try": lambda args: makes_container(args) and of_folders(args.get("folders", [])),
     "adapters_tell": lambda args: _on_proxy(args.get("path")),
     "pool_wish": lambda args: args.get("wish") in ("load", "evict", "leave", "pin", "unpin"),
+    "socket_relay": lambda args: ENGINE_SOCKET.match(args.get("path", "")) is not None,
     "drop_page_cache": lambda args: "drop" not in args,
 }

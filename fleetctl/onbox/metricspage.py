@@ -7,6 +7,8 @@ import threading
 import time
 from typing import List, Set
 
+from fleetctl.onbox.reaching import connection_to
+
 LARGEST_PAGE = 4 << 20  # bytes of /metrics that are read; vLLM's has some 100,000
 MOST_KEPT = 256 << 10  # bytes of it that travel
 
@@ -18,7 +20,7 @@ def page_of(address: str, port: int, deadline: float, path: str = "/metrics") ->
     An engine that sends a byte now and then keeps nobody longer than one that sends none. A page that was cut off, as
     by the end of its engine, is none: its last number would be another one.
     """
-    connection = http.client.HTTPConnection(address, port, timeout=max(0.05, deadline - time.monotonic()))
+    connection = connection_to(address, port, max(0.05, deadline - time.monotonic()))
     connection.connect()
     over = threading.Timer(max(0.05, deadline - time.monotonic()), _cut, [connection.sock])
     over.daemon = True

@@ -1,12 +1,13 @@
-"""The pool's worker on this box (fleetctl/pool/worker), asked over its REST interface: what it has, what is wished."""
+"""The pool's worker on this box (fleetctl/pool/worker), asked over its Unix socket: what it has, what is wished."""
 
 import http.client
 import json
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import quote
 
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
+from fleetctl.onbox.reaching import UNIX, connection_to, place_of
 from fleetctl.onbox.watch import invocation
 
 CONFIG = "/etc/fleetctl/pool/worker.json"
@@ -15,6 +16,13 @@ WAIT = 10.0  # seconds for an answer
 MOST = 8 << 20  # bytes of one
 LOOK_EVERY = 0.5  # seconds between two looks at a worker
 EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+class Listens(NamedTuple):
+    """Where the worker is asked: ``unix:PATH``, or an address with a port."""
+
+    address: str
+    port: int
 
 
 @op("pool_state")
@@ -117,29 +125,31 @@ def _engine(state: Dict[str, Any], unit: str) -> Dict[str, Any]:
     raise OpError("the worker has no engine %s" % unit)
 
 
-def _listen() -> Optional[Tuple[str, int]]:
-    """Address and port of the worker; None where there is none."""
+def _listen() -> Optional[Listens]:
+    """Where the worker listens; None where there is none. One of an earlier version has a port alone."""
     try:
         with open(CONFIG, encoding="utf-8") as source:
-            listen = json.load(source)["listen"]
-        host, port = str(listen["host"]), int(listen["port"])
+            config = json.load(source)
+        if config.get("control"):
+            return Listens(UNIX + str(config["control"]), 0)
+        host, port = str(config["listen"]["host"]), int(config["listen"]["port"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise OpError("%s cannot be read: %s" % (CONFIG, error)) from error
-    return ("127.0.0.1" if host in EVERYWHERE else host), port
+    return Listens("127.0.0.1" if host in EVERYWHERE else host, port)
 
 
-def _ask(listen: Tuple[str, int], method: str, path: str) -> Tuple[int, Any]:
+def _ask(listen: Listens, method: str, path: str) -> Tuple[int, Any]:
     """Status and JSON of an answer (None: it is none)."""
-    connection = http.client.HTTPConnection(listen[0], listen[1], timeout=WAIT)
+    connection = connection_to(listen.address, listen.port, WAIT)
     try:
         connection.request(method, path, headers={"Connection": "close"})
         answer = connection.getresponse()
         said = answer.read(MOST + 1)
     except (OSError, http.client.HTTPException) as error:
         raise OpError(
-            "the worker does not answer at port %d: %s (journalctl -u fleetctl-worker)" % (listen[1], error)
+            "the worker does not answer at %s: %s (journalctl -u fleetctl-worker)" % (place_of(*listen), error)
         ) from error
     finally:
         connection.close()

@@ -134,9 +134,10 @@ def programs_remove(call: Call, digests: List[str]) -> Dict[str, Any]:
 
 @op("programs_prune")
 def programs_prune(call: Call) -> Dict[str, Any]:
-    """Remove what no generation on this box needs."""
-    there = [name for name in _listed() if DIGEST.fullmatch(name)]
-    return {"removed": _remove([name for name in there if name not in _needed()])}
+    """Remove what no generation on this box needs, and what was on its way here for none."""
+    needed = _needed()
+    there = {found.group() for found in map(DIGEST.search, _listed()) if found}
+    return {"removed": _remove([name for name in sorted(there) if name not in needed])}
 
 
 def _needed() -> str:
@@ -149,6 +150,7 @@ def _remove(digests: List[str]) -> List[str]:
     for digest in digests:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_archive(digest))
+        shutil.rmtree(folder_of(digest) + ".new", ignore_errors=True)
         if os.path.isdir(folder_of(digest)):
             # Without this file it does not count: a removal that is cut off leaves nothing half valid.
             with contextlib.suppress(FileNotFoundError):

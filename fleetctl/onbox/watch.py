@@ -13,6 +13,7 @@ from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.metricspage import chosen, page_of
 from fleetctl.onbox.poolwatch import PoolPages
 from fleetctl.onbox.process import run
+from fleetctl.onbox.reaching import place_of
 from fleetctl.onbox.waits import meminfo
 
 PRESSURE = "/proc/pressure/memory"
@@ -131,7 +132,7 @@ def invocation(unit: str) -> Optional[str]:
 
 
 def _why(error: Exception, engine: Dict[str, Any]) -> str:
-    place = "%s:%d" % (engine["address"], engine["port"])
+    place = place_of(engine["address"], engine["port"])
     if isinstance(error, socket.timeout):
         return "/metrics at %s was not answered in time" % place
     if isinstance(error, OSError):

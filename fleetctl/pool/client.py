@@ -57,16 +57,15 @@ class Address(NamedTuple):
         return "localhost" if self.unix else name if self.port == standard else f"{name}:{self.port}"
 
 
-def address(text: str) -> tuple[Address, str]:
-    """``unix:PATH`` or a URL as an address and a path (with its query). Raises ValueError saying what is wrong."""
+def address(text: str) -> Address:
+    """The address in ``unix:PATH`` or a URL. Raises ValueError saying what is wrong."""
     if text.startswith("unix:"):
-        return Address(unix=text[5:]), "/"
+        return Address(unix=text[5:])
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} is neither unix:PATH nor http://HOST:PORT")
     tls = parts.scheme == "https"
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Address(host=parts.hostname, port=parts.port or (443 if tls else 80), tls=tls), path
+    return Address(host=parts.hostname, port=parts.port or (443 if tls else 80), tls=tls)
 
 
 class Answer:
@@ -253,7 +252,7 @@ class Client:
 
     def __init__(self, where: str, *, tls: ssl.SSLContext | None = None) -> None:
         """``where``: ``unix:PATH`` or ``http://HOST:PORT``. Raises ValueError for anything else."""
-        self.where, _ = address(where)
+        self.where = address(where)
         self._tls = (tls or ssl.create_default_context()) if self.where.tls else None
         self._idle: list[_Connection] = []
 

@@ -9,6 +9,7 @@ where nobody would ever see it again. Workers count the deliveries.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Callable
@@ -52,6 +53,7 @@ MOST_PULLS = 4096
 BUFFER = 64 << 20
 """Bytes that are kept while the server is away, to be sent once it is back."""
 
+_CUT_OFF = (ConnectionResetError, BrokenPipeError, nats.errors.UnexpectedEOF)
 _NAME_IN_USE = 10058
 _SAME_SUBJECT_FULL = 10077
 
@@ -83,6 +85,8 @@ async def connect(
 
     async def failed(error: Exception) -> None:
         nonlocal seen
+        if seen == _refusal(access) and isinstance(error, _CUT_OFF):
+            return  # the server cuts off whom it refuses, sometimes before its reason has come through
         said = _reason(error, access)
         if said != seen:
             log.warning("%s", said)
@@ -129,8 +133,14 @@ async def connect(
         "closed_cb": closed,
     }
     try:
-        await asyncio.wait_for(client.connect(**options), wait)
+        async with asyncio.timeout(wait):
+            await client.connect(**options)
+            # nats-py takes a connection that the server closed at once for one, and makes it anew beside.
+            while not client.is_connected and not client.is_closed:
+                await asyncio.sleep(0.02)
     except TimeoutError:
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await client.close()
         raise QueueError(
             f"NATS cannot be reached within {wait:g} s: {seen or 'no answer from ' + _servers(access)}",
             hint="look at the unit of nats-server on the boxes that `pool: nats:` names",
@@ -166,10 +176,12 @@ def _servers(access: wire.NatsAccess) -> str:
 
 def _reason(error: Exception, access: wire.NatsAccess) -> str:
     if "uthorization" in str(error):
-        return (
-            f"NATS at {_servers(access)} refuses user {access.user!r}: look at {access.password_file or 'pool: nats:'}"
-        )
+        return _refusal(access)
     return f"NATS at {_servers(access)}: {error or type(error).__name__}"
+
+
+def _refusal(access: wire.NatsAccess) -> str:
+    return f"NATS at {_servers(access)} refuses user {access.user!r}: look at {access.password_file or 'pool: nats:'}"
 
 
 def streams(replicas: int = 1, limit: int | None = None) -> dict[str, dict[str, Any]]:

@@ -327,6 +327,8 @@ class WorkerConfig:
     engines: tuple[PoolEngine, ...] = field(default=())
     s3: S3Access | None = None
     """The bucket for long bodies, where gateways use one."""
+    control: str = ""
+    """Path of the Unix socket for what changes something, and for direct calls; empty: ``listen`` takes those too."""
 
 
 def _tuples(value: Any) -> Any:

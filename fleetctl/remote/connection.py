@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,14 @@ from fleetctl.spec.fleet import Box
 if TYPE_CHECKING:
     from fleetctl.remote.link import Link
     from fleetctl.remote.session import Session
+    from fleetctl.remote.tunnel import Reach
 
 __all__ = ["BoxConnection", "ConnectionLost", "OpFailed", "Ran", "connect"]
 
 Call = Callable[[str, dict[str, Any], float | None], Any]
 """An op, its arguments, and the seconds to wait for its answer; returns the result."""
 
+UNIX = "unix:"
 ANSWER_MARGIN = 30.0  # seconds beyond a command's own time limit before its answer is given up
 
 
@@ -94,11 +96,26 @@ class BoxConnection:
             raise OpFailed(self.name, "run", "OpError", message)
         return ran
 
-    def tunnel(self, host: str, port: int) -> AbstractContextManager[Path]:
-        """A context with a Unix socket that leads to ``host:port`` as seen from the box."""
-        from fleetctl.remote.tunnel import tunnel
+    @contextmanager
+    def tunnel(self, host: str, port: int) -> Iterator[Path]:
+        """A Unix socket of this machine that leads to ``host:port`` as seen from the box, for as long as the block.
 
-        return tunnel(self.name, self._link.transport, host, port)
+        A host ``unix:PATH`` is a Unix socket of the box, which root alone may be allowed to open; it has no port.
+        """
+        from fleetctl.remote.tunnel import port_of, tunnel
+
+        def reach_port(to: str, port: int) -> Reach:
+            return port_of(self._link.transport, to, port)
+
+        if not host.startswith(UNIX):
+            with tunnel(self.name, reach_port(host, port), f"{host} port {port}") as path:
+                yield path
+            return
+        from fleetctl.remote.sockets import way_to
+
+        goal = host.removeprefix(UNIX)
+        with way_to(self.name, self.call, reach_port, goal) as reach, tunnel(self.name, reach, goal) as path:
+            yield path
 
     def cancel(self, ops: Collection[str] | None = None) -> None:
         """Cancel the calls under way on this connection, of the ops named only or of all.

@@ -1,4 +1,4 @@
-"""A Unix socket on the operator's machine that leads to a port as seen from a box."""
+"""A Unix socket on the operator's machine that leads to a port, or to a Unix socket, of a box."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fleetctl.errors import BoxError
@@ -18,9 +18,19 @@ _LONGEST = 100  # bytes that a path of a Unix socket may have, with a few to spa
 _OPENING = 10.0  # seconds for the box to reach the port
 
 
+Reach = Callable[[], paramiko.Channel]
+"""Opens a channel to the far end. Raises OSError, EOFError or SSHException."""
+
+
+def port_of(transport: paramiko.Transport, host: str, port: int) -> Reach:
+    """Channels to ``host:port`` as seen from the box."""
+    return lambda: transport.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=_OPENING)
+
+
 @contextlib.contextmanager
-def tunnel(box: str, transport: paramiko.Transport, host: str, port: int) -> Iterator[Path]:
-    """Yield the socket's path, in a folder that only the operator can enter; it ends with the block.
+def tunnel(box: str, reach: Reach, goal: str) -> Iterator[Path]:
+    """Yield the socket's path, in a folder that only the operator can enter; it ends with the block. ``goal`` names
+    the far end.
 
     Any number of connections may be open at once. One that the box cannot make is closed at once.
     """
@@ -36,13 +46,13 @@ def tunnel(box: str, transport: paramiko.Transport, host: str, port: int) -> Ite
         listener.listen(64)
         threading.Thread(
             target=_accept,
-            args=(listener, transport, host, port, open_now),
+            args=(listener, reach, open_now),
             name=f"{box}-tunnel",
             daemon=True,
         ).start()
         yield path
     except OSError as error:
-        raise BoxError(box, f"tunnel to {host} port {port}: {error}") from error
+        raise BoxError(box, f"tunnel to {goal}: {error}") from error
     finally:
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)  # wakes accept, which close alone does not
@@ -53,25 +63,21 @@ def tunnel(box: str, transport: paramiko.Transport, host: str, port: int) -> Ite
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _accept(
-    listener: socket.socket, transport: paramiko.Transport, host: str, port: int, open_now: set[socket.socket]
-) -> None:
+def _accept(listener: socket.socket, reach: Reach, open_now: set[socket.socket]) -> None:
     while True:
         try:
             near, _ = listener.accept()
         except OSError:
             return
         open_now.add(near)
-        threading.Thread(target=_join, args=(near, transport, host, port, open_now), daemon=True).start()
+        threading.Thread(target=_join, args=(near, reach, open_now), daemon=True).start()
 
 
-def _join(
-    near: socket.socket, transport: paramiko.Transport, host: str, port: int, open_now: set[socket.socket]
-) -> None:
+def _join(near: socket.socket, reach: Reach, open_now: set[socket.socket]) -> None:
     """Carry bytes both ways until both sides are done."""
     try:
         with near:
-            far = transport.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=_OPENING)
+            far = reach()
             back = threading.Thread(target=_carry_back, args=(far, near), daemon=True)
             back.start()
             try:

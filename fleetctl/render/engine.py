@@ -21,11 +21,14 @@ from fleetctl.render.names import (
     LORAS_FOLDER,
     PYTHON,
     UNIT_FOLDER,
+    UNIX,
+    engine_socket,
     engine_unit,
     engine_units_on,
     secrets_path,
+    socket_folder,
 )
-from fleetctl.render.ports import listens_on, rendezvous_port
+from fleetctl.render.ports import has_socket, listens_on, rendezvous_port
 from fleetctl.render.programs import encoder_bundles, folder_of
 from fleetctl.render.release import ContainerRun, File, Rank
 from fleetctl.render.template import fill
@@ -82,6 +85,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
     unit, box = engine_unit(place.layout, place.model), fleet.boxes[place.box]
     plain, secrets = engine_environment(fleet, place)
     memory_max = box.memory - box.reserve
+    socket = socket_of(fleet, place.layout, place.model)
     start = fleet.launch(place.model)
     launch = start_from(
         start,
@@ -94,6 +98,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         memory_max=memory_max,
         stop_limit=model.stop_limit,
         loras=loras_folder(place.model) if model.loras else None,
+        sockets=f"/run/{socket_folder(place.layout, place.model)}" if socket else None,
     )
     start_timeout = math.ceil(model.load_limit) + START_MARGIN
     stop_timeout = math.ceil(model.stop_limit) + STOP_MARGIN
@@ -114,6 +119,7 @@ def render_rank(fleet: Fleet, place: Place) -> tuple[Rank, tuple[File, ...]]:
         "start_limit_interval": BURST * (start_timeout + stop_timeout + RESTART_DELAY) + 60,
         "environment": [environment_line(*item) for item in {**launch.environment, **plain}.items()],
         "secrets": secrets_path(place.layout, place.model) if secrets else None,
+        "runtime_directory": socket_folder(place.layout, place.model) if socket else None,
         "command": exec_line(command),
         "ready": exec_line([PYTHON, f"{BIN_FOLDER}/ready.py", _health(fleet, place)]),
         # A split stops its own container: the other ranks have to hear of it first.
@@ -158,14 +164,25 @@ def cannot_share(fleet: Fleet, place: Place) -> list[str]:
 
 
 def _health(fleet: Fleet, place: Place) -> str:
+    """Where ready.py and rank.py ask: a URL, or ``unix:PATH`` for /health there."""
     address = address_of(fleet, place)
+    if address.startswith(UNIX):
+        return address
     return f"http://{f'[{address}]' if ':' in address else address}:{place.port}/health"
 
 
 def address_of(fleet: Fleet, place: Place) -> str:
-    """Where the head of an engine listens: an engine of a pool is asked by the worker beside it, and nobody else."""
-    pooled = fleet.layouts[place.layout][place.model].pool is not None
-    return LOOPBACK if pooled else fleet.boxes[place.boxes[0]].address
+    """Where the head of an engine listens, ``unix:PATH`` for a socket: an engine of a pool is asked by the worker
+    beside it, and nobody else."""
+    if fleet.layouts[place.layout][place.model].pool is None:
+        return fleet.boxes[place.boxes[0]].address
+    socket = socket_of(fleet, place.layout, place.model)
+    return f"{UNIX}{socket}" if socket else LOOPBACK
+
+
+def socket_of(fleet: Fleet, layout: str, model: str) -> str:
+    """Path of the Unix socket on which the engines of a pool listen; empty: they have a port."""
+    return engine_socket(layout, model) if has_socket(fleet, layout, model) else ""
 
 
 def _link(fleet: Fleet, box: str) -> str:
@@ -193,6 +210,7 @@ def engine_arguments(fleet: Fleet, place: Place) -> list[str]:
         served_names(place.model, model),
         host=fleet.boxes[place.box].address if placement.pool is None else LOOPBACK,
         port=place.port,
+        socket=socket_of(fleet, place.layout, place.model),
         concurrency=concurrency(fleet, place.layout, place.model, place.boxes[0] if split else place.box),
         share=place.share,
         cache=per_box.kv_cache_memory,

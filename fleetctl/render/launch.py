@@ -61,13 +61,14 @@ def start_from(
     memory_max: int,
     stop_limit: float,
     loras: str | None = None,
+    sockets: str | None = None,
 ) -> Launch:
     """Command lines for the runtime's program (``vllm``) with ``arguments``.
 
     ``variables`` are names of variables that the unit has in its environment and the engine must see: a container gets
     them by name, so that no value shows in a command line; ``plain`` has the values of those that are no secrets.
     ``memory_max`` is in bytes, ``stop_limit`` in seconds. ``loras`` is the folder of adapters that the engine reads, if
-    it does.
+    it does, and ``sockets`` the one in which it makes its Unix socket.
     """
     if isinstance(launch, Program):
         return Launch((launch.program, *runtime.program[1:], *arguments), {"PATH": _SYSTEM_PATH})
@@ -91,6 +92,8 @@ def start_from(
         run += _mount(hub, read_only=_offline(plain))
     if loras is not None:
         run += _mount(loras, read_only=True)
+    if sockets is not None:
+        run += _mount(sockets)
     run += _mount(CACHE_FOLDER)
     run += [word for variable in [*added, *known] for word in ("-e", variable)]
     words = runtime.image_program or runtime.program

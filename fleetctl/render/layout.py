@@ -9,12 +9,12 @@ from fleetctl.capacity.budget import BoxBudget, box_budget
 from fleetctl.engine.runtimes.command import served_names, task_of
 from fleetctl.errors import SpecError
 from fleetctl.render.backends import backend_of
-from fleetctl.render.engine import Place, concurrency, render_rank, runtime_of
+from fleetctl.render.engine import Place, address_of, concurrency, render_rank, runtime_of, socket_of
 from fleetctl.render.firewall import firewall_files, firewall_of
 from fleetctl.render.floating import vrrp_files
 from fleetctl.render.guard import guard_files
 from fleetctl.render.launch import binary
-from fleetctl.render.names import LOOPBACK, check_names, server_name
+from fleetctl.render.names import check_names, server_name
 from fleetctl.render.pool import pool_files
 from fleetctl.render.ports import check_ports, engine_ports
 from fleetctl.render.programs import bundles_on
@@ -149,13 +149,15 @@ def _engine(fleet: Fleet, layout: str, name: str, ranks: tuple[Rank, ...]) -> En
     model, placement, head = fleet.models[name], fleet.layouts[layout][name], ranks[0].box
     launch, runtime = fleet.launch(name), runtime_of(fleet, name)
     split = placement.split is not None
+    boxes = tuple(rank.box for rank in ranks)
+    place = Place(layout, name, head, 0, boxes, engine_ports(fleet, layout)[name], ranks[0].share)
     return Engine(
         id=f"{layout}/{name}" if split else f"{layout}/{name}@{head}",
         model=name,
         kind="split" if split else "copy",
         ranks=ranks,
-        address=fleet.boxes[head].address if placement.pool is None else LOOPBACK,
-        port=engine_ports(fleet, layout)[name],
+        address=address_of(fleet, place),
+        port=0 if socket_of(fleet, layout, name) else place.port,
         master_port=placement.master_port if split else None,
         served_as=served_names(name, model),
         context=model.context,

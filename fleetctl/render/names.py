@@ -34,12 +34,29 @@ POOL_UNITS = (GATEWAY_UNIT, WORKER_UNIT, BATCH_UNIT, NATS_UNIT)
 POOL_STOP_LIMITS = {"nats": 30, "worker": 90, "gateway": 130, "batch": 90}
 """Part of a pool → seconds that its unit has to stop (TimeoutStopSec=)."""
 LOOPBACK = "127.0.0.1"
-"""Where the engines of a pool and its workers listen: nobody but their own box has business there."""
+"""Where workers listen, and engines of a pool that know no Unix sockets: only their own box has business there."""
+RUN_FOLDER = "fleetctl"
+"""Below /run (RuntimeDirectory=): a folder for each unit that has a Unix socket. Only root can enter those."""
+UNIX = "unix:"
+"""In an address: what follows is the path of a Unix socket."""
+WORKER_RUN = f"{RUN_FOLDER}/worker"
+CONTROL_SOCKET = f"/run/{WORKER_RUN}/control.sock"
+"""Where a worker is told what to load, and takes requests past the queue."""
 
 
 def engine_unit(layout: str, model: str) -> str:
     """Name of the unit that runs a model in a layout; the same on every box."""
     return f"fleetctl-{layout}-{model}.service"
+
+
+def socket_folder(layout: str, model: str) -> str:
+    """RuntimeDirectory= of an engine that listens on a Unix socket."""
+    return f"{RUN_FOLDER}/{layout}-{model}"
+
+
+def engine_socket(layout: str, model: str) -> str:
+    """Path of that socket: 89 characters at most, where the kernel takes 107."""
+    return f"/run/{socket_folder(layout, model)}/engine.sock"
 
 
 def server_name(layout: str, box: str) -> str:

@@ -16,6 +16,7 @@ from fleetctl.render.backends import backend_of
 from fleetctl.render.engine import Place, cannot_share, concurrency, runtime_of
 from fleetctl.render.names import (
     BATCH_UNIT,
+    CONTROL_SOCKET,
     GATEWAY_LORAS,
     GATEWAY_UNIT,
     LOOPBACK,
@@ -24,10 +25,12 @@ from fleetctl.render.names import (
     POOL_STOP_LIMITS,
     PYTHON,
     UNIT_FOLDER,
+    UNIX,
+    WORKER_RUN,
     WORKER_UNIT,
     engine_unit,
 )
-from fleetctl.render.ports import EVERY_ADDRESS, engine_ports
+from fleetctl.render.ports import EVERY_ADDRESS
 from fleetctl.render.programs import folder_of, pool_bundle, program_bundles
 from fleetctl.render.release import Bundle, File, Lodger, Service
 from fleetctl.render.template import fill
@@ -63,7 +66,7 @@ def pool_files(
         made.append(_worker(fleet, pool, layout, box, lodgers, memory, weights))
     if box in fleet.gateways and fleet.pool_models(layout):
         made.append(_gateway(fleet, pool, layout, box))
-    if box == fleet.proxy.lead and proxied_models(fleet, layout):
+    if box in fleet.proxy.on and proxied_models(fleet, layout):
         made.append(_batch(fleet, pool, layout, box))
     return tuple(service for service, _ in made), tuple(file for _, files in made for file in files)
 
@@ -162,6 +165,7 @@ def _worker(
         box=box,
         nats=_access(fleet, pool.nats, "worker", WORKER_UNIT),
         listen=wire.Listen(LOOPBACK, pool.worker_port),
+        control=CONTROL_SOCKET,
         memory=memory,
         engines=tuple(_engine(fleet, layout, box, lodger, weights) for lodger in lodgers),
         s3=_bucket(pool, WORKER_UNIT),
@@ -173,7 +177,16 @@ def _worker(
     after = {*foreign, *(other for other in others if other < WORKER_UNIT)}
     refused = sorted({*others, *foreign})
     bundles = program_bundles(fleet)
-    unit = _program_unit("worker", box, WORKER_UNIT, credentials, bundles, conflicts=refused, after=after)
+    unit = _program_unit(
+        "worker",
+        box,
+        WORKER_UNIT,
+        credentials,
+        bundles,
+        conflicts=refused,
+        after=after,
+        runtime_directory=WORKER_RUN,
+    )
     service, made = _service("worker", box, WORKER_UNIT, (LOOPBACK, pool.worker_port), PYTHON, unit, files)
     # It would take an engine that stops to be replaced for one that died: with the engines it starts again itself.
     units = tuple(f"{UNIT_FOLDER}/{lodger.engine.head.unit}" for lodger in lodgers)
@@ -205,6 +218,7 @@ def _batch(fleet: Fleet, pool: Pool, layout: str, box: str) -> tuple[Service, tu
         address=f"{'https' if proxy.tls else 'http'}://{_endpoint(listens, proxy.port)}",
         models=models,
         key_file=f"{_credentials(BATCH_UNIT)}/key" if key else "",
+        floating=proxy.floating.address if proxy.floating else "",
     )
     files, credentials = _program_files(fleet, "batch", asdict(config), "worker")
     if key is not None:
@@ -223,7 +237,7 @@ def _engine(fleet: Fleet, layout: str, box: str, lodger: Lodger, weights: Mappin
         task=engine.task,
         served_as=engine.served_as,
         unit=engine_unit(layout, name),
-        address=f"http://{LOOPBACK}:{engine_ports(fleet, layout)[name]}",
+        address=engine.address if engine.address.startswith(UNIX) else engine.url,
         runtime=engine.runtime,
         pinned=lodger.pinned,
         memory=lodger.memory,

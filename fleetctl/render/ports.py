@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleetctl.capacity.beside import fit_beside
+from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.errors import SpecError
 from fleetctl.spec.fleet import Fleet
 
@@ -54,10 +55,17 @@ def _on(fleet: Fleet, layout: str, other: str, box: str) -> bool:
     return all(any(box in placement.boxes for placement in fleet.layouts[name].values()) for name in (layout, other))
 
 
+def has_socket(fleet: Fleet, layout: str, model: str) -> bool:
+    """The engines of a model have no port but a Unix socket: in a pool, where their kind can."""
+    return fleet.layouts[layout][model].pool is not None and RUNTIMES[fleet.models[model].runtime].sockets
+
+
 def listens_on(fleet: Fleet, layout: str, box: str) -> set[int]:
     """Ports that the engines of a layout listen on, on one box."""
     found: set[int] = set()
     for model, placement in fleet.layouts[layout].items():
+        if has_socket(fleet, layout, model):
+            continue
         if placement.split is None and box in placement.boxes:
             found.add(engine_ports(fleet, layout)[model])
         elif placement.split is not None and box == next(iter(placement.split)):
@@ -113,6 +121,8 @@ def check_ports(fleet: Fleet, layout: str) -> None:
                 for port in ours[kind]:
                     take(box, port, fleet.boxes[box].address, title, "the ports under pool:")
     for model, placement in fleet.layouts[layout].items():
+        if has_socket(fleet, layout, model):
+            continue
         where = f"model {model} in layout {layout}"
         head = next(iter(placement.boxes))
         for box in [head] if placement.split is not None else placement.boxes:

@@ -93,7 +93,7 @@ def bundles_on(fleet: Fleet, layout: str, box: str) -> tuple[Bundle, ...]:
     pooled = fleet.pool_models(layout)
     seats = [box for model in pooled for box in fleet.layouts[layout][model].boxes]
     runs = pooled and box in (*seats, *fleet.gateways)
-    batch = fleet.pool is not None and box == fleet.proxy.lead
+    batch = fleet.pool is not None and box in fleet.proxy.on
     found = [*program_bundles(fleet)] if runs else [pool_bundle()] if batch else []
     for model, placement in fleet.layouts[layout].items():
         if box in placement.boxes:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fleetctl.render.names import UNIX
 from fleetctl.render.ports import rendezvous_port
 from fleetctl.spec.fleet_gates import Gates
 from fleetctl.spec.fleet_model import RuntimeName, Task
@@ -81,8 +82,8 @@ class Engine(Value):
     model: str
     kind: Literal["copy", "split"]
     ranks: tuple[Rank, ...]
-    address: str
-    port: int
+    address: str = Field(description="where it listens; unix:PATH: on this Unix socket")
+    port: int = Field(description="0: it has none, but a Unix socket")
     master_port: int | None = None
     served_as: tuple[str, ...]
     context: int
@@ -115,7 +116,7 @@ class Engine(Value):
     @property
     def listens(self) -> dict[int, str]:
         """Ports that the engine listens on, all on the box of its head, and what each is for."""
-        found = {self.port: f"engine {self.id}"}
+        found = {self.port: f"engine {self.id}"} if self.port else {}
         if self.master_port is not None:
             found[self.master_port] = f"the torch rendezvous of {self.id}"
             found[rendezvous_port(self.master_port)] = f"the meeting of the ranks of {self.id}"
@@ -123,7 +124,9 @@ class Engine(Value):
 
     @property
     def url(self) -> str:
-        """Base URL of the engine itself, never of the proxy."""
+        """Base URL of the engine itself, never of the proxy; with a Unix socket the host says nothing."""
+        if self.address.startswith(UNIX):
+            return "http://localhost"
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{self.port}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import queue
 import random
 import secrets
 import threading
@@ -20,6 +19,7 @@ from fleetctl.doctor.link.told import LinkTold
 from fleetctl.errors import BoxError, FleetError, SpecError
 from fleetctl.facts.gather import gather_some, questions
 from fleetctl.remote.connection import BoxConnection
+from fleetctl.remote.listening import Listener
 from fleetctl.run.planning import Subject
 from fleetctl.spec.fleet import Fleet
 
@@ -155,32 +155,12 @@ def _end(box: BoxConnection, fleet: Fleet, network: Literal["link", "address"]) 
 @contextlib.contextmanager
 def _serving(box: BoxConnection, address: str, token: str, limit: float) -> Iterator[int]:
     """A listener on a box for the length of the block; its port. Raises what kept it from listening."""
-    said: queue.SimpleQueue[int | FleetError] = queue.SimpleQueue()
-
-    def serve() -> None:
-        try:
-            box.call_with(
-                "bandwidth_serve",
-                {"address": address, "token": token, "limit": limit},
-                timeout=limit + MARGIN,
-                on_event=lambda event: said.put(int(event["port"])),
-            )
-        except FleetError as error:
-            said.put(error)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
+    args = {"address": address, "token": token, "limit": limit}
+    listener = Listener(box, "bandwidth_serve", args, on=address, wait=PORT_WAIT, timeout=limit + MARGIN)
     try:
-        port = said.get(timeout=PORT_WAIT)
-    except queue.Empty:
-        raise BoxError(box.name, f"it did not begin to listen on {address} within {PORT_WAIT:g} s") from None
-    if isinstance(port, FleetError):
-        raise port
-    try:
-        yield port
+        yield listener.port
     finally:
-        box.cancel({"bandwidth_serve"})
-        thread.join(5)
+        listener.cancel(5)
 
 
 def _rdma(first: BoxConnection, second: BoxConnection, ends: list[End]) -> tuple[float | None, str]:

@@ -126,7 +126,7 @@ class Placement(Part):
     concurrency: Count = Field(
         default=12, description="requests one engine takes at once; the others wait in the proxy"
     )
-    port: Port | None = Field(default=None, description="port of the engine; default: 8000 and up")
+    port: Port | None = Field(default=None, description="port of the engine, where it has one; default: 8000 and up")
     master_port: Port = Field(default=29500, description="rendezvous port of a split engine on its head")
     arguments: tuple[str, ...] = Field(default=(), description="further arguments of the engine in this layout only")
     environment: dict[str, str] = Field(default={}, description="environment of the engine in this layout only")

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import queue
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from fleetctl.errors import BoxError, FleetError, StepError
+from fleetctl.errors import FleetError, StepError
 from fleetctl.plan.imagepush import ImageThere, missing_room
 from fleetctl.plan.images import short
 from fleetctl.plan.types import PlannedStep
 from fleetctl.remote.connection import BoxConnection
 from fleetctl.remote.errors import OpFailed
+from fleetctl.remote.listening import PORT_WAIT, Listener
 from fleetctl.remote.relay import relay
 from fleetctl.steps.base import Context, Record, Step, register
 from fleetctl.steps.transfer import ends_of
 
 LOOK_LIMIT = 120.0
-PORT_WAIT = 30.0  # seconds until a box that listens has named its port
 END_WAIT = 30.0  # seconds until the box that sends has noticed that all is sent
 TRIES = 3  # at a transfer that breaks off between two boxes that are both there
 BROKE_OFF = "broke off"
@@ -103,70 +100,48 @@ def transfer(source: BoxConnection, target: BoxConnection, params: dict[str, Any
     key = secrets.token_hex(32)
     send = {"engine": params["engine"], "identity": params["id"], "key": key, "limit": params["limit"]}
     receive = {"engine": params["engine"], "key": key, "total": params["size"]}
-    with _listening(source, "image_send", {**send, "own": ends.source, "peer": ends.target, "wait": CALL_WAIT}) as end:
+    end = Listener(source, "image_send", {**send, "own": ends.source, "peer": ends.target, "wait": CALL_WAIT})
+    with _with_cause(end):
         args = {**receive, "own": ends.target, "peer": ends.source, "port": end.port}
         told = target.call_with("image_receive", args, on_event=hear)
-        if told["reached"]:
-            return {"received": told["received"], "through": "link"}
-        end.awaited = False  # nobody calls: it gives up by itself
+    if told["reached"]:
+        _ended(end)
+        return {"received": told["received"], "through": "link"}
+    # Nobody calls it any more: it gives up by itself.
     hear({"log": f"{target.name} cannot reach {ends.source} ({told['why']}): the image goes through this machine"})
     local = {"own": LOOPBACK, "peer": LOOPBACK, "wait": PORT_WAIT}
     with (
-        _listening(source, "image_send", {**send, **local}) as end,
-        _listening(target, "image_receive", {**receive, **local, "port": 0}, hear) as other,
-        source.tunnel(LOOPBACK, end.port) as one_socket,
-        target.tunnel(LOOPBACK, other.port) as other_socket,
+        _listening(source, "image_send", {**send, **local}) as sends,
+        _listening(target, "image_receive", {**receive, **local, "port": 0}, hear) as gets,
+        source.tunnel(LOOPBACK, sends.port) as one_socket,
+        target.tunnel(LOOPBACK, gets.port) as other_socket,
     ):
         return {"received": relay(one_socket, other_socket), "through": "this machine"}
 
 
-@dataclass
-class _End:
-    """An end that listens: its port, and whether its own end is waited for."""
-
-    port: int
-    awaited: bool = True
+@contextmanager
+def _listening(box: BoxConnection, op: str, args: dict[str, Any], hear: Hear | None = None) -> Iterator[Listener]:
+    """An end that listens for the length of the block. Raises what the op failed with, when it did."""
+    end = Listener(box, op, args, hear)
+    with _with_cause(end):
+        yield end
+    _ended(end)
 
 
 @contextmanager
-def _listening(box: BoxConnection, op: str, args: dict[str, Any], hear: Hear | None = None) -> Iterator[_End]:
-    """An end that listens for the length of the block. Raises what the op failed with, when it did.
-
-    Where the block fails too, what is raised is the cause: not that the connection broke off.
-    """
-    said: queue.SimpleQueue[int | FleetError] = queue.SimpleQueue()
-    failed: list[FleetError] = []
-
-    def on_event(event: Record) -> None:
-        if "port" in event:
-            said.put(int(event["port"]))
-        elif hear is not None:
-            hear(event)
-
-    def serve() -> None:
-        try:
-            box.call_with(op, args, on_event=on_event)
-        except FleetError as error:
-            failed.append(error)
-            said.put(error)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
+def _with_cause(end: Listener) -> Iterator[None]:
+    """Where the block fails and the end too, what is raised is the cause: not that the connection broke off."""
     try:
-        first = said.get(timeout=PORT_WAIT)
-    except queue.Empty:
-        raise BoxError(box.name, f"it did not begin to listen within {PORT_WAIT:g} s") from None
-    if isinstance(first, FleetError):
-        raise first
-    end = _End(first)
-    try:
-        yield end
+        yield
     except FleetError as error:
-        thread.join(END_WAIT)
-        if failed and BROKE_OFF not in failed[0].message:
-            raise failed[0] from error
+        end.end(END_WAIT)
+        if end.failed is not None and BROKE_OFF not in end.failed.message:
+            raise end.failed from error
         raise
-    if end.awaited:
-        thread.join(END_WAIT)
-        if failed:
-            raise failed[0]
+
+
+def _ended(end: Listener) -> None:
+    """Wait for an end. Raises what it failed with."""
+    end.end(END_WAIT)
+    if end.failed is not None:
+        raise end.failed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from fleetctl.engine.runtimes.known import RUNTIMES
 from fleetctl.errors import StepError
 from fleetctl.facts.types import BoxFacts
 from fleetctl.plan.types import PlannedStep
+from fleetctl.remote.errors import OpFailed
 from fleetctl.render.floating import SCRIPT
 from fleetctl.render.proxy import proxy_files
 from fleetctl.render.release import File, ProxyConfig, Release
@@ -81,8 +83,15 @@ class StageRelease(Step):
         return {"files": len(files)}
 
     def undo(self, context: Context, step: PlannedStep, prior: Record) -> Record:
-        if not prior["there"]:
-            context.box(step).call("generation_remove", number=step.params["generation"])
+        if prior["there"]:
+            return {}
+        box = context.box(step)
+        box.call("generation_remove", number=step.params["generation"])
+        if context.plan.release.programs.get(step.box):
+            # They came after the generation, so they are undone before it, while it still needs them. What another one
+            # needs that cannot be read is not known: then all of them stay until a later move.
+            with contextlib.suppress(OpFailed):
+                return {"programs": box.call("programs_prune")["removed"]}
         return {}
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import queue
 import secrets
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fleetctl.errors import BoxError, FleetError
 from fleetctl.remote.connection import BoxConnection
+from fleetctl.remote.listening import Listener
 from fleetctl.steps.base import Record
 
-PORT_WAIT = 30.0  # seconds until the box that sends has named its port
 END_WAIT = 30.0  # seconds until it has noticed that all is sent
 MOST_STREAMS = 8
 
@@ -59,36 +57,15 @@ def transfer(
     Raises OpFailed when it breaks off; what came until then stays and is not sent again.
     """
     key, streams = secrets.token_hex(32), max(1, min(what["streams"] or ends.streams, what["parts"]))
-    said: queue.SimpleQueue[int | FleetError] = queue.SimpleQueue()
-    told: list[Record] = []
-
-    def serve() -> None:
-        try:
-            told.append(
-                source.call_with(
-                    "weights_serve",
-                    {
-                        "place": what["place_from"],
-                        "own": ends.source,
-                        "peer": ends.target,
-                        "key": key,
-                        "streams": streams,
-                        "limit": what["limit"],
-                    },
-                    on_event=lambda event: said.put(int(event["port"])),
-                )
-            )
-        except FleetError as error:
-            said.put(error)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        port = said.get(timeout=PORT_WAIT)
-    except queue.Empty:
-        raise BoxError(source.name, f"it did not begin to listen on {ends.source} within {PORT_WAIT:g} s") from None
-    if isinstance(port, FleetError):
-        raise port
+    serve = {
+        "place": what["place_from"],
+        "own": ends.source,
+        "peer": ends.target,
+        "key": key,
+        "streams": streams,
+        "limit": what["limit"],
+    }
+    serving = Listener(source, "weights_serve", serve, on=ends.source)
     try:
         got = target.call_with(
             "weights_receive",
@@ -98,7 +75,7 @@ def transfer(
                 "ends": {
                     "own": ends.target,
                     "peer": ends.source,
-                    "port": port,
+                    "port": serving.port,
                     "gentle": what["limit"] is not None,
                 },
                 "key": key,
@@ -107,8 +84,11 @@ def transfer(
             on_event=hear,
         )
     except FleetError:
-        source.cancel({"weights_serve"})
-        thread.join(END_WAIT)
+        serving.cancel(END_WAIT)
         raise
-    thread.join(END_WAIT)
-    return {"received": got["received"], "sent": told[0]["sent"] if told else None, "streams": streams}
+    serving.end(END_WAIT)
+    return {
+        "received": got["received"],
+        "sent": serving.told["sent"] if serving.told is not None else None,
+        "streams": streams,
+    }

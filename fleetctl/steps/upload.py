@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import secrets
 import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from fleetctl.errors import BoxError, FleetError, SpecError, StepError
+from fleetctl.errors import BoxError, SpecError, StepError
 from fleetctl.onbox.main import Call, CancelledError, OpError
 from fleetctl.onbox.manifests import entry, tree_of
 from fleetctl.onbox.partsums import hash_all
@@ -19,10 +16,10 @@ from fleetctl.onbox.weightplaces import Place, names_in
 from fleetctl.onbox.weightsmove import goal_of
 from fleetctl.onbox.weightsproof import refuse_other_than_hub
 from fleetctl.remote.connection import BoxConnection
+from fleetctl.remote.listening import Listener
 from fleetctl.steps.base import Record
 
 HERE = "127.0.0.1"  # the box listens for its own sshd, which a tunnel ends in
-PORT_WAIT = 30.0
 
 
 def here(hear: Callable[[Record], None]) -> Call:
@@ -70,43 +67,19 @@ def upload(
 ) -> Record:
     """Send the parts that a begun transfer wants through the SSH connection. Raises OpFailed when it breaks off."""
     key = secrets.token_hex(32)
-    said: queue.SimpleQueue[int | FleetError | None] = queue.SimpleQueue()
-    got: list[Record] = []
-
-    def listen(event: dict[str, Any]) -> None:
-        if "port" in event:
-            said.put(int(event["port"]))
-        else:
-            hear(event)
-
-    def receive() -> None:
-        try:
-            args = {
-                "place": place,
-                "goal": {"commit": goal["commit"], "one_file": goal["one_file"]},
-                "ends": {"own": HERE, "peer": HERE, "port": 0, "gentle": limit is not None},
-                "key": key,
-                "streams": 1,
-            }
-            got.append(box.call_with("weights_receive", args, on_event=listen))
-            said.put(None)
-        except FleetError as error:
-            said.put(error)
-
-    thread = threading.Thread(target=receive, daemon=True)
-    thread.start()
-    try:
-        port = said.get(timeout=PORT_WAIT)
-    except queue.Empty:
-        raise BoxError(box.name, f"it did not begin to listen within {PORT_WAIT:g} s") from None
-    if isinstance(port, FleetError):
-        raise port
-    if port is not None:
-        broken = _send(box, port, key, paths, limit)
-        end = said.get()
-        if isinstance(end, FleetError):
-            raise end if broken is None else BoxError(box.name, f"{end.message} ({broken})")
-    return got[0]
+    args = {
+        "place": place,
+        "goal": {"commit": goal["commit"], "one_file": goal["one_file"]},
+        "ends": {"own": HERE, "peer": HERE, "port": 0, "gentle": limit is not None},
+        "key": key,
+        "streams": 1,
+    }
+    receiving = Listener(box, "weights_receive", args, hear)
+    broken = _send(box, receiving.port, key, paths, limit) if receiving.port else None
+    receiving.end()
+    if (failed := receiving.failed) is not None:
+        raise failed if broken is None else BoxError(box.name, f"{failed.message} ({broken})")
+    return dict(receiving.told)
 
 
 def _send(box: BoxConnection, port: int, key: str, paths: list[str], limit: float | None) -> str | None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moving import BOXES, Moving, Ran, eventually
+from moving import BOXES, PROXY, Moving, Ran, eventually
+from test_lab_floating import address, has_address, holders
 from test_lab_pool import PASSWORDS, with_pool
 
 LINES = 240
+RUNNER = "fleetctl-batch.service"
 
 
 @pytest.fixture
@@ -20,11 +22,11 @@ def text(moving: Moving) -> str:
     return moving.changed(with_pool)
 
 
-def questions(folder: Path) -> Path:
-    """A file of questions, one of which asks for a model that is not loaded yet."""
+def questions(folder: Path, last: str = "other") -> Path:
+    """A file of questions, the last of which asks for a model that is not loaded yet."""
     rows = []
     for number in range(1, LINES + 1):
-        model = "other" if number == LINES else "standin"
+        model = last if number == LINES else "standin"
         body = {"model": model, "messages": [{"role": "user", "content": f"question {number}"}], "max_tokens": 60}
         url = "/v1/chat/completions"
         rows.append(json.dumps({"custom_id": f"q{number}", "method": "POST", "url": url, "body": body}))
@@ -74,3 +76,40 @@ def test_each_line_is_answered_once_whatever_becomes_of_the_fleet(moving: Moving
     assert answered(moving, text) == -1
     moving.rollback()
     moving.be_in("replicas")
+
+
+def takes_lines(moving: Moving, box: str) -> bool:
+    """Whether the runner on a box said last that it does."""
+    said = moving.sh(box, f"journalctl -u {RUNNER} -o cat | grep 'the address' | tail -n 1")
+    return "is here: lines are taken" in said
+
+
+def test_lines_for_copies_are_taken_where_the_floating_address_is(moving: Moving, tmp_path: Path) -> None:
+    moving.be_in("replicas")
+
+    def of_two(document: dict[str, Any]) -> None:
+        with_pool(document)
+        document["proxy"].update(box=None, boxes=[*BOXES], floating={"address": address(moving)})
+
+    text = moving.changed(of_two)
+    moving.cutover("replicas", text=text, env=PASSWORDS)
+    eventually(lambda: len(holders(moving)) == 1)
+    assert [moving.unit(box, RUNNER) for box in BOXES] == [("active", "enabled")] * 2
+    if holders(moving) == ["box1"]:  # which has the only NATS, and is to stay
+        moving.sh("box1", f"systemctl kill -s KILL {PROXY}")
+        eventually(lambda: holders(moving) == ["box2"])
+    for box in BOXES:
+        moving.control(box, speed=0.2)
+    words = ("batch", "run", str(questions(tmp_path, "standin")), "--out", str(tmp_path / "answers.jsonl"))
+    waits = moving.start(*words, text=text, env=PASSWORDS)
+    eventually(lambda: answered(moving, text) >= 10)
+    assert [takes_lines(moving, box) for box in BOXES] == [False, True]
+    moving.lab.power_off("box2")
+    eventually(lambda: has_address(moving, "box1"))
+    moving.control("box1", speed=20)
+    ran = waits.finish()
+    moving.lab.power_on("box2")
+    assert ran.rc == 0, ran
+    rows = [json.loads(row) for row in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [row["custom_id"] for row in rows] == [f"q{number}" for number in range(1, LINES + 1)]
+    assert takes_lines(moving, "box1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,17 @@ from moving import BOXES, COPY, PATIENCE, PROXY, Moving, eventually
 
 NATS, GATEWAY, WORKER = "fleetctl-nats.service", "fleetctl-gateway.service", "fleetctl-worker.service"
 ENGINE, OTHER = "fleetctl-pool-standin.service", "fleetctl-pool-other.service"
+SOCKETS = ("/run/fleetctl/pool-standin/engine.sock", "/run/fleetctl/worker/control.sock")
+SPEAK = """
+import http.client, socket, sys
+method, path, what = sys.argv[1:]
+connection = http.client.HTTPConnection("127.0.0.1", 8091, timeout=10)
+if path:
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(path)
+connection.request(method, what)
+print(connection.getresponse().status)
+"""
 PASSWORDS = {f"NATS_{role.upper()}": f'{role} pass"w$rd' for role in ("gateway", "worker", "operator")}
 
 
@@ -39,6 +51,12 @@ def ask(moving: Moving, model: str) -> httpx.Response:
     """One completion of a model through the proxy."""
     asked = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     return httpx.post(f"{moving.proxy}/v1/chat/completions", json=asked, timeout=PATIENCE, trust_env=False)
+
+
+def spoken(moving: Moving, box: str, user: str, method: str, path: str, what: str) -> str:
+    """The status with which a user of a box is answered through a Unix socket, or at the worker's port."""
+    words = ["runuser", "-u", user, "--", "python3", "-c", SPEAK, method, path, what]
+    return moving.sh(box, f"{shlex.join(words)} 2>&1; true").strip()
 
 
 def in_pool(moving: Moving, text: str) -> None:
@@ -92,8 +110,14 @@ def test_passwords_are_where_only_root_reads_them_and_no_program_has_more_than_i
         listening = moving.sh(box, "ss -Hltn").split("\n")
         mine = {line.split()[3] for line in listening if line}
         own = moving.lab.box(box).address
-        assert {f"{own}:8090", "127.0.0.1:8091", "127.0.0.1:8000"} <= mine, mine
-        assert not {f"{own}:8091", "0.0.0.0:8091", f"{own}:8000"} & mine, mine
+        assert {f"{own}:8090", "127.0.0.1:8091"} <= mine, mine
+        assert not {f"{own}:8091", "0.0.0.0:8091"} & mine, mine
+        assert not [place for place in mine if place.rpartition(":")[2] in ("8000", "8001")], "engines have no port"
+        for path in SOCKETS:
+            assert spoken(moving, box, "root", "GET", path, "/health") == "200", path
+            assert "PermissionError" in spoken(moving, box, "fleet", "GET", path, "/health"), path
+        assert spoken(moving, box, "fleet", "GET", "", "/health") == "200"
+        assert spoken(moving, box, "fleet", "POST", "", "/models/standin/evict") == "403"
 
 
 def test_what_dies_loses_no_request_and_is_back_also_after_a_reboot(moving: Moving, text: str) -> None:
@@ -116,6 +140,7 @@ def test_what_dies_loses_no_request_and_is_back_also_after_a_reboot(moving: Movi
 def test_a_pinned_engine_that_does_not_load_takes_the_move_back(moving: Moving) -> None:
     moving.be_in("replicas")
     before = moving.picture()
+    programs = {box: moving.sh(box, "ls -A /var/lib/fleetctl/programs 2>/dev/null || true") for box in BOXES}
 
     def broken(document: dict[str, Any]) -> None:
         with_pool(document)
@@ -128,6 +153,7 @@ def test_a_pinned_engine_that_does_not_load_takes_the_move_back(moving: Moving) 
     moving.unscathed(before, "replicas")
     for box in BOXES:
         assert moving.sh(box, "pgrep -f '[n]ats-server|[f]leetctl.pool' || echo none").strip() == "none"
+        assert moving.sh(box, "ls -A /var/lib/fleetctl/programs 2>/dev/null || true") == programs[box]
 
 
 def test_a_box_is_drained_and_put_back_and_engines_start_anew_with_no_failed_request(moving: Moving, text: str) -> None:

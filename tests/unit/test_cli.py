@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
-from fleetctl.cli.main import app
+from fleetctl.cli.main import app, needed
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "templates" / "example.yaml"
@@ -107,6 +108,33 @@ def test_a_value_that_an_option_does_not_take_is_told_in_plain_words(words: str,
     done = fleetctl(*words.split())
     assert done.returncode == 2 and said in done.stderr, done.stderr
     assert not any(foreign in done.stderr for foreign in ("Input should", "Value error", "pydantic")), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("rollback --to x --json", "Invalid value for '--to': 'x' is no whole number"),
+        ("cutover --too split --json", "No such option"),
+        ("cutovr --json", "No such command 'cutovr'"),
+        ("batch status --json", "Missing argument"),
+        ("batch stats b-1 --json", "No such command 'stats'"),
+        ("--json status", "No such option"),
+    ],
+)
+def test_a_script_hears_of_a_command_line_that_cannot_be_read_as_of_any_error(words: str, said: str) -> None:
+    done = fleetctl(*words.split())
+    (told,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, told["type"], told["exit_code"], done.stderr) == (2, "error", 2, "")
+    assert said in told["message"] and "--help` says what it takes" in told["hint"]
+
+
+def test_as_much_of_the_program_is_made_as_a_command_line_needs_and_nobody_sees_it() -> None:
+    run = CliRunner()
+    for words in ([], ["--help"], ["--version"], ["batch"], ["batch", "list", "--help"], ["cutover", "--help"], ["x"]):
+        part, whole = (run.invoke(made, words) for made in (needed(words, {}), app))
+        assert (part.output, part.exit_code) == (whole.output, whole.exit_code), words
+    assert needed(["plan"], {"_FLEETCTL_COMPLETE": "complete_bash"}) is app
+    assert len(needed(["plan"], {}).registered_commands) == 1
 
 
 def test_the_paragraphs_of_every_help_take_the_lines_of_the_terminal_and_not_those_of_the_source() -> None:

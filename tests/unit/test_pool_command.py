@@ -190,7 +190,7 @@ def test_a_worker_that_does_not_run_and_a_broken_configuration_are_told(
     with pytest.raises(OpError, match="no worker of a pool here"):
         onbox.pool_wish(CALL, "minilm", "pin")
     config.write_text(json.dumps({"listen": {"host": "127.0.0.1", "port": 1}}))
-    assert "does not answer at port 1" in onbox.pool_state(CALL)["why"]
+    assert "does not answer at 127.0.0.1:1:" in onbox.pool_state(CALL)["why"]
     config.write_text("{")
     with pytest.raises(OpError, match="cannot be read"):
         onbox.pool_state(CALL)
@@ -237,5 +237,9 @@ def test_with_limited_sudo_only_wishes_are_taken() -> None:
     assert limits.is_allowed("pool_state", {})
     allowed = [limits.is_allowed("pool_wish", {"model": "m", "wish": one}) for one in (*onbox.WISHES, "x", None)]
     assert allowed == [True] * len(onbox.WISHES) + [False] * 2
+    ways = ("pool-minilm/engine.sock", "worker/control.sock", "../x/engine.sock", "a/../../b/engine.sock", "")
+    paths = [f"/run/fleetctl/{way}" for way in ways]
+    assert [limits.is_allowed("socket_relay", {"path": path}) for path in paths] == [True, *[False] * 4]
+    assert not limits.is_allowed("socket_relay", {"path": "/run/docker.sock"})
     with pytest.raises(OpError, match="can be told load, evict, pin, unpin"):
         onbox.pool_wish(CALL, "m", "../../health")

@@ -9,6 +9,7 @@ import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from fleetctl.onbox.main import Call, OpError
 from fleetctl.render.programs import folder_of, pool_bundle, sources
 from fleetctl.render.release import Bundle
 from fleetctl.steps import collect
+from fleetctl.steps.pool import ShipPrograms
+from fleetctl.steps.prepare import StageRelease
 
 HERE = collect.Target("3.11", "x86_64", "glibc 2.36")
 NAME = "0123456789abcdef"
@@ -159,6 +162,33 @@ def test_what_a_generation_needs_stays(box: Path, tmp_path: Path, monkeypatch: p
     assert programs.programs_remove(CALL, [NAME])["removed"] == []
     assert programs.programs_prune(CALL)["removed"] == [other]
     assert [path.name for path in box.iterdir()] == [NAME]
+
+
+def test_a_move_that_is_undone_takes_its_programs_along_and_leaves_those_of_others(
+    box: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, kept = "f" * 16, {3: "f" * 16, 4: NAME}
+    for name in (NAME, other):
+        archive = collect.packed(tree(tmp_path / name, **{"m.py": name}))
+        send(archive, name)
+        programs.programs_unpack(CALL, name, collect.sha256(archive))
+    send(b"half of it", NAME)
+    monkeypatch.setattr(programs, "generations", lambda: {number: {} for number in kept})
+    monkeypatch.setattr(programs, "generation_release", lambda number: {"programs": [kept[number]]})
+
+    class Box:
+        def call(self, name: str, **told: Any) -> Any:
+            if name == "generation_remove":
+                return kept.pop(told["number"])
+            return getattr(programs, name)(CALL, **told)
+
+    release = SimpleNamespace(programs={"a": (NAME,)})
+    context: Any = SimpleNamespace(box=lambda step: Box(), plan=SimpleNamespace(release=release))
+    step: Any = SimpleNamespace(box="a", params={"generation": 4})
+    # As a move is undone, the last step first.
+    assert ShipPrograms().undo(context, step, {"lacking": [NAME]}) == {"removed": []}
+    assert StageRelease().undo(context, step, {"there": False}) == {"programs": [NAME]}
+    assert [path.name for path in box.iterdir()] == [other]
 
 
 def test_units_name_the_folder_that_the_sources_go_to() -> None:

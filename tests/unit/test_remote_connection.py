@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -437,6 +439,70 @@ def test_a_tunnel_to_a_closed_port_closes_its_connections(box: BoxConnection) ->
         client.settimeout(30)
         client.connect(str(path))
         assert client.recv(1) == b""
+
+
+@contextmanager
+def shouting(path: Path) -> Iterator[Path]:
+    """A program that listens on a Unix socket which only root may open."""
+    with socketserver.ThreadingUnixStreamServer(str(path), Shout) as server:
+        path.chmod(0o600)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield path
+        server.shutdown()
+
+
+def test_a_tunnel_to_a_unix_socket_goes_through_the_program_on_the_box(box: BoxConnection, tmp_path: Path) -> None:
+    with shouting(tmp_path / "engine.sock") as far:
+        with box.tunnel(f"unix:{far}", 0) as one, box.tunnel(f"unix:{far}", 0) as other:
+            clients = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+            for client, path in zip(clients, (one, other) * 2, strict=True):
+                client.connect(str(path))
+                client.sendall(b"hello " * 100_000)
+                client.shutdown(socket.SHUT_WR)
+            for client in clients:
+                with client, client.makefile("rb") as answers:
+                    assert answers.read() == b"HELLO " * 100_000
+        assert not one.parent.exists()
+    assert eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.endswith("-way")])
+
+
+def test_a_tunnel_to_a_unix_socket_where_nobody_listens_closes_its_connections(
+    box: BoxConnection, tmp_path: Path
+) -> None:
+    with box.tunnel(f"unix:{tmp_path}/none.sock", 0) as path, socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(str(path))
+        assert client.recv(1) == b""
+
+
+def test_nobody_on_the_box_gets_to_the_socket_by_the_port_of_the_way(box: BoxConnection, tmp_path: Path) -> None:
+    key = "k" * 64
+    said: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def serve(far: Path) -> None:
+        args = {"path": str(far), "key": key, "reply": "r" * 64}
+        box.call_with("socket_relay", args, on_event=lambda event: said.put(event["port"]))
+
+    with shouting(tmp_path / "engine.sock") as far:
+        thread = threading.Thread(target=serve, args=(far,))
+        thread.start()
+        port = said.get(timeout=30)
+
+        def heard(greeting: str) -> bytes:
+            with socket.create_connection(("127.0.0.1", port), 30) as sock:
+                sock.sendall(greeting.encode())
+                sock.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionResetError):
+                    return sock.recv(100)
+                return b""
+
+        wrong = ("GET / HTTP/1.1\r\n\r\n" + " " * 60, "x" * 65, "x" * 64 + "c", key, key + "?", "")
+        assert [heard(one) for one in wrong] == [b""] * len(wrong)
+        assert heard(key + "chello").startswith(b"r" * 64)
+        heard(key + "x")
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_long_temporary_folder_does_not_break_tunnels(

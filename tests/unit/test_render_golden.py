@@ -147,17 +147,18 @@ def test_systemd_reads_every_unit_without_a_complaint(fleet: str, layout: str, t
 def test_haproxy_takes_every_configuration_without_knowing_a_name(fleet: str, layout: str, tmp_path: Path) -> None:
     release = render_layout(load(fleet), layout)
     assert release.proxy is not None
-    on_disk(release, release.proxy.lead, tmp_path)
-    done = subprocess.run(
-        ["haproxy", "-c", "-q", "-f", str(tmp_path / "etc/fleetctl/proxy/haproxy.cfg")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    # Names, and the states of servers, are not known before a box has been in use.
-    usual = ("could not resolve", "Can't open global server state file", "[NOTICE]")
-    unexpected = [line for line in done.stderr.splitlines() if not any(words in line for words in usual)]
-    assert (done.returncode, unexpected) == (0, [])
+    for box in release.proxy.boxes:
+        on_disk(release, box, tmp_path / box)
+        done = subprocess.run(
+            ["haproxy", "-c", "-q", "-f", str(tmp_path / box / "etc/fleetctl/proxy/haproxy.cfg")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        # Names, and the states of servers, are not known before a box has been in use.
+        usual = ("could not resolve", "Can't open global server state file", "[NOTICE]")
+        unexpected = [line for line in done.stderr.splitlines() if not any(words in line for words in usual)]
+        assert (done.returncode, unexpected) == (0, [])
 
 
 @pytest.mark.skipif(

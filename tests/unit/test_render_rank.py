@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import signal
 import socket
@@ -339,3 +340,16 @@ def test_a_program_that_is_missing_is_named(start: Callable[..., Rank]) -> None:
     assert head.status() == 1
     assert follower.status() == 75
     assert "cannot start /nowhere/vllm" in follower.text
+
+
+def test_a_head_that_ends_right_after_the_epoch_is_heard_of(start: Callable[..., Rank]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE)
+        follower = start(1, listener.getsockname()[1])
+        head = listener.accept()[0]
+        said = [{"kind": "epoch", "epoch": "1-a"}, {"kind": "gone", "reason": "cannot start vllm"}]
+        with head:
+            head.recv(4096)
+            head.sendall("".join(json.dumps(one) + "\n" for one in said).encode())
+        assert follower.status() == 75
+    assert "rank 0: cannot start vllm" in follower.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import socketserver
 import subprocess
 import sys
 import threading
@@ -49,6 +50,25 @@ def test_it_waits_through_refusals_and_errors_until_200(engine: tuple[str, list[
     assert done.returncode == 0
     assert statuses == [200]
     assert f"{url} answers after" in done.stdout
+
+
+def test_it_asks_health_through_a_unix_socket_once_somebody_listens_there(tmp_path: Path) -> None:
+    path = tmp_path / "engine.sock"
+    asked: list[bytes] = []
+
+    class Health(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            asked.append(self.rfile.readline())
+            status = b"503 Loading" if len(asked) == 1 else b"200 OK"
+            self.wfile.write(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
+
+    def listen() -> None:
+        server = socketserver.ThreadingUnixStreamServer(str(path), Health)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    threading.Timer(0.3, listen).start()
+    done = wait(f"unix:{path}", os.getpid())
+    assert (done.returncode, asked) == (0, [b"GET /health HTTP/1.1\r\n"] * 2), done.stderr
 
 
 def test_it_ends_when_the_process_of_the_engine_is_gone() -> None:

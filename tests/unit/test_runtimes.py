@@ -21,7 +21,9 @@ LLAMA = {"weights": "/models/tiny.gguf", "launch": {"program": "/opt/llama-serve
 ENCODER = {"weights": "org/encoder", "launch": {"venv": "/opt/encoders"}}
 
 
-def ask(runtime: str, *, split: RankOfMany | None = None, cache: int | None = None, **model: Any) -> list[str]:
+def ask(
+    runtime: str, *, split: RankOfMany | None = None, cache: int | None = None, socket: str = "", **model: Any
+) -> list[str]:
     values = {"weights": "/models/chat", "context": 8192, "launch": {"venv": "/opt/engine"}, "runtime": runtime}
     made = Model.model_validate({**values, **model})
     kind = RUNTIMES[runtime]
@@ -38,6 +40,7 @@ def ask(runtime: str, *, split: RankOfMany | None = None, cache: int | None = No
             share=0.8,
             cache=cache,
             split=split,
+            socket=socket,
             extra=(made.arguments,),
         ),
     )
@@ -77,6 +80,47 @@ def test_keys_of_the_file_become_the_flags_of_the_engine(
 ) -> None:
     found = values(runtime, **model)
     assert {name: found.get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_an_engine_that_can_listens_on_a_socket_in_place_of_its_port(runtime: str) -> None:
+    path = "/run/engine.sock"
+    told = {"vllm": {"--uds": path}, "encoder": {"--uds": path}, "llama.cpp": {"--host": path}}.get(runtime)
+    model: dict[str, Any] = {"llama.cpp": LLAMA, "encoder": {**ENCODER, "weights": "/models/encoder"}}.get(runtime, {})
+    given = values(runtime, socket=path, **model)
+    assert RUNTIMES[runtime].sockets == (told is not None)
+    assert (given.items() >= told.items() and "--port" not in given) if told else path not in given.values()
+    assert values(runtime, **model)["--port"] == "8000"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "launch", "address"),
+    [
+        ("vllm", "image: vllm/vllm-openai:v1", "unix:/run/fleetctl/one-m/engine.sock"),
+        ("sglang", "venv: /opt/sgl", "127.0.0.1"),
+    ],
+)
+def test_in_a_pool_the_unit_has_a_folder_for_the_socket_and_a_container_sees_it(
+    runtime: str, launch: str, address: str
+) -> None:
+    passwords = "{gateway: {env: G}, worker: {env: W}, operator: {env: O}}"
+    text = (
+        "fleet: office\nboxes:\n  a: {address: 10.0.0.1, memory: 100GiB, reserve: 20GiB}\n"
+        f"models:\n  m: {{runtime: {runtime}, weights: /m, context: 512, launch: {{{launch}}}}}\n"
+        "layouts:\n  one:\n    m: {pool: [a], memory: 10GiB}\nproxy: {box: a}\n"
+        f"pool: {{nats: {{boxes: [a], store: 1GiB, passwords: {passwords}}}}}\n"
+    )
+    release = render_layout(parse_fleet(text, "fleet.yaml"), "one")
+    (engine,) = release.all_engines
+    (unit,) = [file.content for file in release.files["a"] if file.path.endswith("/fleetctl-one-m.service")]
+    assert engine.address == address
+    if runtime == "vllm":
+        folder = "/run/fleetctl/one-m"
+        assert (engine.port, engine.listens, engine.url) == (0, {}, "http://localhost")
+        assert "RuntimeDirectory=fleetctl/one-m\nRuntimeDirectoryMode=0700\n" in unit
+        assert f"--mount type=bind,source={folder},target={folder} " in unit
+    else:
+        assert (engine.port, engine.url, "RuntimeDirectory" in unit) == (8000, "http://127.0.0.1:8000", False)
 
 
 def test_sglang_is_split_by_its_own_flags() -> None:

@@ -23,7 +23,8 @@ def batch_tokens(context: int) -> int:
 
 def _flags(ask: Ask) -> list[str]:
     ours = ["--model", ask.model.weights, "--served-model-name", *ask.served_as]
-    return [*ours, "--host", ask.host, "--port", str(ask.port), "--max-model-len", str(ask.model.context)]
+    ours += ["--uds", ask.socket] if ask.socket else ["--host", ask.host, "--port", str(ask.port)]
+    return [*ours, "--max-model-len", str(ask.model.context)]
 
 
 def _faults(ask: Ask) -> Iterable[Fault]:
@@ -49,9 +50,10 @@ ENCODER = Runtime(
     reserved={
         "--model": "set weights: of the model",
         "--port": "set port: of the placement",
-        "--uds": "set port: of the placement",
+        "--uds": "in a pool fleetctl gives it one",
         "--served-model-name": "set served_as: of the model",
         "--max-model-len": "set context: of the model",
     },
     hub_cache=False,
+    sockets=True,
 )

@@ -19,7 +19,9 @@ _METRICS = "llama.cpp tools/server; needs --metrics"
 def _flags(ask: Ask) -> list[str]:
     model = ask.model
     ours = ["--model" if model.weights.startswith("/") else "--hf-repo", model.weights]
-    ours += ["--alias", ",".join(ask.served_as), "--host", ask.host, "--port", str(ask.port)]
+    # A host that ends with .sock is a Unix socket to it.
+    listens = ["--host", ask.socket] if ask.socket else ["--host", ask.host, "--port", str(ask.port)]
+    ours += ["--alias", ",".join(ask.served_as), *listens]
     # Its slots divide the cache among them: so each request has room for its whole context.
     ours += ["--parallel", str(ask.concurrency), "--ctx-size", str(model.context * ask.concurrency), "--metrics"]
     if model.kv_cache_dtype is not None:
@@ -111,4 +113,5 @@ LLAMACPP = Runtime(
     ),
     version=("--version",),
     hub_cache=False,
+    sockets=True,
 )

@@ -31,6 +31,7 @@ class Ask:
     task: Task
     served_as: tuple[str, ...]
     host: str
+    """Where it listens, with the port; with ``socket`` it does not."""
     port: int
     concurrency: int
     share: float
@@ -38,6 +39,8 @@ class Ask:
     cache: int | None = None
     """kv_cache_memory, in bytes."""
     split: RankOfMany | None = None
+    socket: str = ""
+    """Path of the Unix socket on which it listens in place of a port; empty: it has a port."""
     extra: Sequence[Sequence[str]] = ()
     """Layers of further arguments (model, placement, box); each wins over what is before it."""
 
@@ -118,6 +121,8 @@ class Runtime:
     begin: Callable[[Ask], list[str]] = no_words
     """Words between the program and its flags."""
     faults: Callable[[Ask], Iterable[Fault]] = no_faults
+    sockets: bool = False
+    """It can listen on a Unix socket: ``flags`` know what to do with one."""
     exact_context: bool = True
     """The longest request that it tells is the one it was given; otherwise it may be longer."""
     environment: Mapping[str, str] = field(default_factory=dict)

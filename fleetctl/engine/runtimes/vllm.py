@@ -36,7 +36,7 @@ REPEATABLE = frozenset({"--middleware"})
 _RESERVED = {
     "--model": "set weights: of the model",
     "--port": "set port: of the placement",
-    "--uds": "the proxy and the gates reach an engine over TCP: leave it out",
+    "--uds": "in a pool fleetctl gives it one; elsewhere the proxy reaches an engine over TCP",
     "--served-model-name": "set served_as: of the model",
     "--max-model-len": "set context: of the model",
     "--gpu-memory-utilization": "set gpu_memory_utilization: of the box in the placement",
@@ -92,7 +92,8 @@ def _begin(ask: Ask) -> list[str]:
 
 def _flags(ask: Ask) -> list[str]:
     model, split = ask.model, ask.split
-    ours = ["--host", ask.host, "--port", str(ask.port), "--served-model-name", *ask.served_as]
+    ours = ["--uds", ask.socket] if ask.socket else ["--host", ask.host, "--port", str(ask.port)]
+    ours += ["--served-model-name", *ask.served_as]
     ours += ["--max-model-len", str(model.context)]
     ours += ["--gpu-memory-utilization", f"{ask.share:g}"]
     if ask.cache is not None:  # the share is then only what has to be free when the engine starts
@@ -152,4 +153,5 @@ VLLM = Runtime(
     help=("serve", "--help=all"),
     abbreviates=True,
     forecasts=True,
+    sockets=True,
 )

@@ -28,6 +28,7 @@ from fleetctl.pool import wire
 from fleetctl.pool.batch.away import Patience, is_away
 from fleetctl.pool.batch.results import is_answered, keep
 from fleetctl.pool.batch.room import PAGE, Proxied, room
+from fleetctl.pool.batch.standby import has_address
 from fleetctl.pool.client import Client, EngineGoneError
 from fleetctl.pool.nats import make_consumer, make_streams, password
 
@@ -62,6 +63,9 @@ class RunnerConfig:
     models: tuple[Proxied, ...]
     key_file: str = ""
     """A key that the proxy takes; empty: it asks for none."""
+    floating: str = ""
+    """The address of a proxy on several boxes, each of which has a runner: it takes lines while its box has it.
+    Empty: always."""
 
 
 class Runner:
@@ -72,6 +76,7 @@ class Runner:
         self._js = client.jetstream()
         self._proxy = Client(config.address, tls=_tls(config.address))
         self._told = True
+        self._here = not config.floating
         self._key = password(config.key_file) if config.key_file else ""
         self._stopping = asyncio.Event()
         self.stopped = False
@@ -106,7 +111,7 @@ class Runner:
         mine: set[str] = set()
         while not self._stopping.is_set():
             mine &= set(self._at_work)
-            most = room(await self._page(), model, len(mine))
+            most = room(await self._page(), model, len(mine)) if self._is_turn() else 0
             messages = await _fetched(pull, most) if most else []
             for message in messages:
                 mine.add(self._begin(message))
@@ -192,6 +197,16 @@ class Runner:
         if envelope.body:
             with contextlib.suppress(NotFoundError, nats.errors.Error):
                 await (await self._js.object_store(wire.BODIES)).delete(envelope.body)
+
+    def _is_turn(self) -> bool:
+        """Whether this runner takes lines, and not that of another box; what it has at work it ends in either case."""
+        if self._config.floating:
+            here = has_address(self._config.floating)
+            if here != self._here:
+                what = "is here: lines are taken" if here else "has gone to another box: no more lines are taken"
+                log.info("the address %s %s", self._config.floating, what)
+            self._here = here
+        return self._here
 
     async def _page(self) -> bytes:
         try:

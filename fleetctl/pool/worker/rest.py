@@ -9,6 +9,8 @@ POST /models/NAME/pin|unpin         in place of what fleet.yaml says
 POST /models/NAME/restart           its engines are started anew, each after its last request
 POST /models/NAME/leave             a load that was wished, and has not come about, is wished no more
 POST /v1/embeddings and so on       a request for an engine of this box, by the model in its body
+
+Where there is a Unix socket for what changes something, the port says GET alone: any user of the box can ask there.
 """
 
 from __future__ import annotations
@@ -88,10 +90,13 @@ class _Direct:
 
 
 class Rest:
-    """Answers requests to the worker itself; until it has once been connected to NATS, with 503."""
+    """Answers requests to the worker itself; until it has once been connected to NATS, with 503.
 
-    def __init__(self, worker: Worker) -> None:
+    ``elsewhere``: the Unix socket for all that is no GET; empty: that is said here too."""
+
+    def __init__(self, worker: Worker, *, elsewhere: str = "") -> None:
         self._worker = worker
+        self._elsewhere = elsewhere
 
     async def handle(self, exchange: Exchange) -> None:
         """One request."""
@@ -100,6 +105,8 @@ class Rest:
             _say(exchange, 503, "the worker has no connection to NATS yet")
         elif method in ("GET", "HEAD"):
             await self._get(exchange, path)
+        elif self._elsewhere:
+            _say(exchange, 403, f"this port tells GET /health, /metrics and /state; for the rest: {self._elsewhere}")
         elif method == "POST" and path.startswith("/models/"):
             self._wish(exchange, path)
         elif method == "POST" and path in PATHS:

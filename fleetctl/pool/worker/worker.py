@@ -90,7 +90,9 @@ class Worker:
         self.loading = Loading(config.memory, engines, units, self._waiting_for, self._changed, self._elsewhere)
         self.queue = Queued(tuple(self.desks))
         self._ending = False
-        self._server = Server(Rest(self).handle)
+        control = Path(config.control) if config.control else None
+        self._server = Server(Rest(self, elsewhere=config.control).handle)
+        self._control = (control, Server(Rest(self).handle)) if control else None
 
     def _start(self, engine: Engine, group: Any) -> None:
         self._calls.start(engine, group)
@@ -101,6 +103,9 @@ class Worker:
         """Connect, find what runs, take requests. Raises QueueError and OSError."""
         for model in self.desks:
             self._wake[model] = asyncio.Event()
+        if self._control is not None:
+            path, server = self._control
+            await server.listen_unix(path)
         await self._server.listen(self.config.listen.host, self.config.listen.port)
         self.client = await queue.connect(
             self.config.nats, f"worker {self.config.box}", on_change=self._on_change, on_closed=self.closed.set
@@ -165,7 +170,8 @@ class Worker:
             if request.begun:
                 await request.fail(502, "the worker was stopped before the answer was finished")
         await self.intake.give_back(list(self.intake.held.values()))
-        await self._server.stop(1.0)
+        servers = [self._server, *([self._control[1]] if self._control else [])]
+        await asyncio.gather(*(server.stop(1.0) for server in servers))
         for task in self._tasks:
             task.cancel()
         with suppress(nats.errors.Error):

@@ -98,11 +98,20 @@ class Answer:
 
 
 class GatewayProcess:
-    """One gateway."""
+    """One gateway, on a free port where ``listen`` says no other."""
 
-    def __init__(self, folder: Path, access: wire.NatsAccess, name: str = "g1", **settings: Any) -> None:
-        self.port = free_port()
-        config = wire.GatewayConfig(name, access, wire.Listen("127.0.0.1", self.port), MODELS, **settings)
+    def __init__(
+        self,
+        folder: Path,
+        access: wire.NatsAccess,
+        name: str = "g1",
+        *,
+        listen: wire.Listen | None = None,
+        **settings: Any,
+    ) -> None:
+        at = listen or wire.Listen("127.0.0.1", free_port())
+        self.host, self.port = at.host, at.port
+        config = wire.GatewayConfig(name, access, at, MODELS, **settings)
         file = folder / f"{name}.json"
         file.write_text(json.dumps(wire.as_json(config)))
         self._log = (folder / f"{name}.log").open("ab")
@@ -111,7 +120,7 @@ class GatewayProcess:
 
     def connect(self) -> http.client.HTTPConnection:
         """A connection of a client."""
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        return http.client.HTTPConnection(self.host, self.port, timeout=30)
 
     def get(self, path: str) -> Answer:
         """A page."""

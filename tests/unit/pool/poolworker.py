@@ -97,10 +97,10 @@ def engine(folder: Path, model: str, number: int = 0, **more: Any) -> wire.PoolE
 
 
 def config(
-    access: wire.NatsAccess, *engines: wire.PoolEngine, box: str = "box1", memory: int = 100
+    access: wire.NatsAccess, *engines: wire.PoolEngine, box: str = "box1", memory: int = 100, control: str = ""
 ) -> wire.WorkerConfig:
     """A worker's configuration."""
-    return wire.WorkerConfig(box, access, wire.Listen("127.0.0.1", free_port()), memory, engines)
+    return wire.WorkerConfig(box, access, wire.Listen("127.0.0.1", free_port()), memory, engines, control=control)
 
 
 @asynccontextmanager

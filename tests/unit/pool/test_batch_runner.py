@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import signal
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from fleetctl.pool.batch.lines import BatchFile, Targets, read
 from fleetctl.pool.batch.output import paths
 from fleetctl.pool.batch.room import PAGE, Proxied, room
 from fleetctl.pool.batch.runner import Runner, RunnerConfig
+from fleetctl.pool.batch.standby import has_address
 from fleetctl.run import batch_jobs
 from fleetctl.run.batching import Way
 
@@ -211,6 +213,56 @@ def test_a_runner_that_is_killed_is_followed_by_another_and_each_line_is_answere
 
 
 @needs_nats
+def test_of_two_runners_one_is_killed_and_the_other_answers_each_line_once(server: NatsServer, tmp_path: Path) -> None:
+    with proxying(pace=0.05) as proxy:
+        (tmp_path / "config.json").write_text(json.dumps(asdict(config_for(server, proxy))))
+        words = [*PROGRAM, str(tmp_path / "config.json")]
+        runners = [subprocess.Popen(words, stderr=subprocess.DEVNULL) for _ in range(2)]
+        try:
+            batch_jobs.carry_out(Way(server.access, None), file_of(60), None, Quiet())
+            while proxy.most_at_once < 5:  # one alone has four at most
+                time.sleep(0.01)
+            runners[0].kill()
+            good, bad = answered(server, 60, tmp_path)
+        finally:
+            for runner in runners:
+                runner.kill()
+                runner.wait()
+    assert [row["response"]["body"]["asked"]["prompt"] for row in good] == [f"text {n}" for n in range(60)] and not bad
+    assert 60 <= len(proxy.asked) <= 64  # those that were at work when it was killed are asked twice
+
+
+@needs_nats
+def test_lines_are_taken_by_the_runner_where_the_floating_address_is(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"192.0.2.1": True, "192.0.2.2": False}
+    monkeypatch.setattr(module, "has_address", lambda address: where[address])
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.05)
+    with proxying() as one, proxying() as two, contextlib.ExitStack() as stack:
+        for proxy, address in zip((one, two), where, strict=True):
+            stack.enter_context(taking(replace(config_for(server, proxy), floating=address)))
+        assert len(answered(server, 3, tmp_path)[0]) == 3
+        assert (len(one.asked), len(two.asked)) == (3, 0)
+        where.update({"192.0.2.1": False, "192.0.2.2": True})
+        time.sleep(0.2)
+        assert len(answered(server, 5, tmp_path)[0]) == 5
+        assert (len(one.asked), len(two.asked)) == (3, 5)
+
+
+def test_an_address_is_found_among_those_of_this_box(tmp_path: Path) -> None:
+    (tmp_path / "fib_trie").write_text(
+        "Local:\n  +-- 10.0.0.0/24 2 0 2\n     |-- 10.0.0.0\n        /24 link UNICAST\n"
+        "     |-- 10.0.0.9\n        /32 host LOCAL\n     |-- 10.0.0.255\n        /32 link BROADCAST\n"
+    )
+    (tmp_path / "if_inet6").write_text("fd000000000000000000000000000009 02 80 00 80     eth0\n")
+    there = ("10.0.0.9", "fd00::9", "fd00:0:0::0009")
+    away = ("10.0.0.0", "10.0.0.8", "10.0.0.255", "fd00::8")
+    assert [has_address(one, tmp_path) for one in (*there, *away)] == [True] * 3 + [False] * 4
+    assert has_address("127.0.0.1") and not has_address("192.0.2.77")
+
+
+@needs_nats
 def test_lines_at_work_are_finished_before_a_runner_ends(server: NatsServer, tmp_path: Path) -> None:
     with proxying(pace=0.6) as proxy:
         with taking(config_for(server, proxy)):
@@ -344,5 +396,6 @@ def test_a_configuration_that_cannot_be_read_is_said_to_be_one(
 
 def test_a_configuration_is_read_as_it_was_written() -> None:
     models = (Proxied("big", "b", 8, 2, 1),)
-    config = RunnerConfig("spark1", wire.NatsAccess(("nats://a",), "worker", "/f"), "unix:/s", models, "/k")
+    access = wire.NatsAccess(("nats://a",), "worker", "/f")
+    config = RunnerConfig("spark1", access, "unix:/s", models, "/k", "192.0.2.9")
     assert runner_config(json.loads(json.dumps(asdict(config)))) == config

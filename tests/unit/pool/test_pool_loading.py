@@ -97,6 +97,28 @@ def test_what_operators_wish_is_done(server: NatsServer, units: ProcessUnits, tm
     asyncio.run(wished())
 
 
+def test_with_a_control_socket_the_port_only_tells(server: NatsServer, units: ProcessUnits, tmp_path: Path) -> None:
+    async def told() -> None:
+        path = tmp_path / "control.sock"
+        settings = config(server.access, engine(tmp_path, "m", pinned=True), control=str(path))
+        question = json.dumps({"model": "m", "input": "hello"}).encode()
+        async with asking(server.access), working(settings, units):
+            port, control = Http(f"http://127.0.0.1:{settings.listen.port}"), Http(f"unix:{path}")
+            for http in (port, control):
+                seen = [(await http.whole("GET", what)).status for what in ("/health", "/metrics", "/state")]
+                assert seen == [200] * 3
+            for asked in ("/models/m/unpin", "/models/m/evict", "/v1/embeddings"):
+                refused = await port.whole("POST", asked, question)
+                assert (refused.status, str(path) in refused.body.decode()) == (403, True)
+            answer = await control.whole("POST", "/v1/embeddings", question)
+            assert json.loads(answer.body)["data"][0]["embedding"] == embedding("hello")
+            assert (await control.whole("POST", "/models/m/unpin")).status == 202
+            port.close()
+            control.close()
+
+    asyncio.run(told())
+
+
 def test_a_worker_that_is_started_again_finds_what_runs(
     server: NatsServer, units: ProcessUnits, tmp_path: Path
 ) -> None:

@@ -97,6 +97,30 @@ def test_a_wrong_password_is_said_without_the_password(tmp_path: Path) -> None:
         asyncio.run(_connect(access))
 
 
+def test_a_refusal_is_told_though_the_server_cuts_off_later_tries_without_a_word(tmp_path: Path) -> None:
+    async def refused() -> str:
+        tries = 0
+
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal tries
+            tries += 1
+            writer.write(b'INFO {"server_id": "a", "auth_required": true, "max_payload": 1000}\r\n')
+            await reader.readline()
+            if tries == 1:
+                writer.write(b"-ERR 'Authorization Violation'\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        access = wire.NatsAccess((f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}",), "worker")
+        with pytest.raises(nats.QueueError) as told:
+            await nats.connect(access, "test", wait=1.5, secret="word")
+        server.close()
+        assert tries > 1
+        return str(told.value)
+
+    assert "refuses user 'worker'" in asyncio.run(refused())
+
+
 async def _connect(access: wire.NatsAccess) -> None:
     client = await nats.connect(access, "test", wait=10)
     reply = await client.jetstream().account_info()  # the answer comes to an inbox of this user's own

@@ -4,55 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-import natsserver
 import poolworker
 import pytest
-import yaml
 from gateways import gateway
 from nats.aio.client import Client
-from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NotFoundError
+from natsrendered import files_of
 from natsserver import PROGRAM, NatsServer, needs_nats
 
 from fleetctl.pool import nats, wire
 from fleetctl.pool.batch.results import is_answered
 from fleetctl.pool.worker.acked import Acked
 from fleetctl.pool.worker.queued import Queued
-from fleetctl.render.layout import render_layout
-from fleetctl.render.release import File
-from fleetctl.run.fill import Filler
-from fleetctl.spec.fleet import Fleet
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-ODD = 'o"d\\d $pa:ss/w@rd'
-"""A password with everything in it that one of the readers on its way could take for something else."""
 pytestmark = needs_nats
-
-
-def files_of(fleet: str, folder: Path, box: str = "a", **nats: Any) -> dict[str, str]:
-    """Files of NATS on a box by their name, with these passwords in them. ``nats`` are further keys."""
-    document = yaml.safe_load((GOLDEN / f"{fleet}.yaml").read_text())
-    document["pool"]["nats"].update(nats)
-    document["pool"].pop("bodies", None)  # its keys are no part of NATS
-    for role in document["pool"]["nats"]["passwords"]:
-        path = folder / role
-        path.write_text(f"{ODD}{role}\n")
-        document["pool"]["nats"]["passwords"][role] = {"file": str(path)}
-    release = render_layout(Fleet.model_validate(document), "pool")
-    fill: Callable[[File], str] = Filler()
-    return {
-        Path(file.path).name: fill(file) for file in release.files[box] if file.path.startswith("/etc/fleetctl/pool")
-    }
 
 
 @pytest.fixture
@@ -276,86 +248,6 @@ def test_with_a_certificate_only_who_trusts_it_talks_to_nats(tmp_path: Path) -> 
             asyncio.run(connects(url, ""))
     finally:
         server.stop()
-
-
-def three(folder: Path) -> list[NatsServer]:
-    """The cluster, each server at an address of its own, without what is about files that only a box has."""
-    made = []
-    ports = {"4222": natsserver.free_port(), "6222": natsserver.free_port()}
-    for number, box in enumerate("abc", 1):
-        home = folder / box
-        home.mkdir()
-        server = NatsServer(home)
-        files = files_of("cluster", home, box)
-        assert ODD not in files["routes.conf"]
-        for name, text in files.items():
-            text = re.sub(r"(?ms)^( *)tls \{.*?^\1\}\n", "", text).replace(
-                "/var/lib/fleetctl-nats", str(home / "store")
-            )
-            text = re.sub(r"10\.0\.0\.(\d):(\d+)", lambda found: f"127.0.1.{found[1]}:{ports[found[2]]}", text)
-            (home / name).write_text(text)
-        server.url, server.port = f"nats://127.0.1.{number}:{ports['4222']}", ports["4222"]
-        made.append(server)
-    return made
-
-
-def launch(server: NatsServer) -> None:
-    """Starts it without waiting for it."""
-    assert PROGRAM
-    with (server.folder / "nats.log").open("ab") as log:
-        server.process = subprocess.Popen([PROGRAM, "-c", str(server.config)], stdout=log, stderr=log)
-
-
-def test_what_waits_in_a_cluster_of_three_outlives_the_loss_of_any_one(tmp_path: Path) -> None:
-    servers = three(tmp_path)
-
-    async def story() -> None:
-        urls = tuple(server.url for server in servers)
-        gateway, worker = [
-            await nats.connect(wire.NatsAccess(urls, role, str(tmp_path / "a" / role), replicas=3), role, wait=20)
-            for role in ("gateway", "worker")
-        ]
-        asks, takes = (client.jetstream(timeout=0.5) for client in (gateway, worker))
-        await again(lambda: nats.make_streams(asks, 3, 100))
-        await again(lambda: nats.make_consumer(takes, "minilm"))
-        for number in range(5):
-            await again(lambda number=number: asks.publish("work.minilm", b"%d" % number))  # type: ignore[misc]
-        leader = (await asks.stream_info(wire.WORK)).cluster
-        assert leader and leader.leader
-        servers["abc".index(leader.leader)].stop(signal.SIGKILL)
-        pull = await takes.pull_subscribe_bind(wire.consumer("minilm"), stream=wire.WORK)
-        found: set[bytes] = set()
-
-        async def fetch() -> None:
-            for message in await pull.fetch(5, timeout=0.3):
-                await message.ack()
-                found.add(message.data)
-            assert len(found) == 5
-
-        await again(fetch)
-        for client in (gateway, worker):
-            await client.close()
-
-    try:
-        for server in servers:
-            launch(server)
-        asyncio.run(story())
-    finally:
-        for server in servers:
-            server.stop(signal.SIGKILL)
-
-
-async def again(what: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Until the servers have found each other and chosen who leads."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            await what()
-            return
-        except (NatsError, nats.QueueError, AssertionError):
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("name", ["1", "10k", "true", "7"])

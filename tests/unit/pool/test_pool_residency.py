@@ -308,12 +308,16 @@ def test_whatever_comes_memory_is_never_exceeded_and_all_are_served_in_the_end(
             name = data.draw(st.sampled_from(names))
             world.engines[name] = replace(world.engines[name], wish=data.draw(st.sampled_from(["load", None])))
         world.step()
+
+    def settled() -> bool:
+        pinned = [one.phase == "loaded" for one in world.engines.values() if one.pinned]
+        return not any(world.queue.values()) and all(pinned)
+
     for _ in range(1500):
-        if not any(world.queue.values()):
+        if settled():
             break
         world.step()
-    assert not any(world.queue.values())
-    assert all(one.phase == "loaded" for one in world.engines.values() if one.pinned)
+    assert settled()
     for _ in range(100):
         world.step()
     done = world.actions

@@ -59,7 +59,10 @@ def test_the_program_on_a_box_reads_what_the_worker_says_and_tells_it_what_is_wi
     server: NatsServer, units: ProcessUnits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config(
-        server.access, engine(tmp_path, "a", pinned=True, memory=30), engine(tmp_path, "org/b", memory=30)
+        server.access,
+        engine(tmp_path, "a", pinned=True, memory=30),
+        engine(tmp_path, "org/b", memory=30),
+        control=str(tmp_path / "control.sock"),
     )
     file = tmp_path / "worker.json"
     file.write_text(json.dumps(wire.as_json(settings)))
