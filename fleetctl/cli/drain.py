@@ -37,7 +37,7 @@ def drain(
     ssh_config: SshConfig = None,
     debug: Debug = False,
 ) -> None:
-    """Take a box's engines out of the proxy, so that somebody can work on it; running requests finish.
+    """Take a box out of the proxy, and of a pool, so that somebody can work on it; running requests finish.
 
     Exit status 9 when requests still run on it after the limit: it is drained, and they go on.
     """
@@ -72,7 +72,7 @@ def undrain(
     ssh_config: SshConfig = None,
     debug: Debug = False,
 ) -> None:
-    """Put a drained box back: its engines pass their gates, then they take requests."""
+    """Put a drained box back: its engines pass their gates, then they take requests, as does its worker of a pool."""
     from fleetctl.cli.mover import Mover
     from fleetctl.cli.session import open_fleet, playbooks
     from fleetctl.run.rolling import plan_undrain

@@ -38,7 +38,8 @@ def restart(
 ) -> None:
     """Start engines of the live layout anew, one copy at a time, each drained before and proved after.
 
-    A split restarts as a whole, with requests held. Settings that changed in fleet.yaml are the matter of apply.
+    A split restarts as a whole, with requests held; of a pool only what is loaded. Settings that changed in fleet.yaml
+    are the matter of apply.
     """
     from fleetctl.cli.mover import Mover
     from fleetctl.cli.session import open_fleet, playbooks

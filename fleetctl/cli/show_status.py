@@ -8,6 +8,7 @@ from rich.table import Table
 
 from fleetctl.cli.output import hang
 from fleetctl.cli.show_history import when
+from fleetctl.cli.show_status_pool import show_pool_of
 from fleetctl.facts.assess import Assessment, EngineState
 from fleetctl.facts.operations import GUARDED, STAYING
 from fleetctl.facts.types import MoveFacts
@@ -50,14 +51,19 @@ def _show_engines(seen: Overview, out: Console) -> None:
     for name in ("runs", "waits", "tokens/s", "cache"):
         table.add_column(name, justify="right", no_wrap=True)
     copies = {copy.id: copy for copy in sample.copies} if sample is not None else {}
-    for engine in found.engines:
+    pooled = {engine.id for engine in sample.pool.engines} if sample is not None and sample.pool is not None else set()
+    shown = [engine for engine in found.engines if engine.id not in pooled]
+    for engine in shown:
         told = [_coloured(word) for word in (engine.state, engine.server)]
         on = "" if engine.id.endswith(f"@{engine.boxes[0]}") else f" on {', '.join(engine.boxes)}"
         table.add_row(escape(engine.id + on), *told, *_figures(engine, copies.get(engine.id)))
-    if sample is not None and len(found.engines) > 1:
+    if sample is not None and len(shown) > 1:
         unknown = f", {len(sample.unknown)} unknown" if sample.unknown else ""
         table.add_row(f"[dim]total{unknown}[/]", "", "", *_told(sample.total), "")
-    out.print(table)
+    if shown:
+        out.print(table)
+    if sample is not None and sample.pool is not None:
+        show_pool_of(sample.pool, {engine.id: engine for engine in found.engines}, out)
     for engine in found.engines:
         if engine.cache is not None and engine.cache_expected:
             out.print(f"[dim]{escape(engine.id)}: {engine.cache:,} tokens of cache{_off(engine)}[/]")

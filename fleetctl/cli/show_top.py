@@ -11,6 +11,7 @@ from dataclasses import asdict
 from fleetctl.cli.output import console, emit
 from fleetctl.watch.sample import Sample
 from fleetctl.watch.top.history import History
+from fleetctl.watch.top.pool import pool_lines
 from fleetctl.watch.top.tables import Table, boxes
 from fleetctl.watch.top.wrong import remarks
 
@@ -38,7 +39,8 @@ def _show(sample: Sample, history: History) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
     table = Table(sample, history, width)
     out.print(f"{sample.fleet}: {sample.layout or 'no layout'}", markup=False)
-    for line in (table.head(), *table.copies(), table.total(), *boxes(sample, width)):
+    copies = [table.head(), *table.copies(), table.total()] if sample.copies or sample.pool is None else []
+    for line in (*copies, *pool_lines(sample, width), *boxes(sample, width)):
         out.print(line, soft_wrap=True)
     for remark in remarks(sample, None, history):
         out.print(f"{remark.weight}: {remark.text}", markup=False)

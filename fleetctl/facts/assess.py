@@ -236,7 +236,8 @@ def _lodger(engine: Engine, release: Release, observed: Observed) -> EngineState
         state = "loading"
     else:
         state = "not loaded" if unit.active == "inactive" else unit.active
-    return EngineState(engine.id, (engine.head.box,), state, "pool", running=0, queued=0)
+    server = "drained" if facts is not None and facts.drained is not None else "pool"
+    return EngineState(engine.id, (engine.head.box,), state, server, running=0, queued=0)
 
 
 def _cache(engine: Engine, observed: Observed) -> dict[str, int | None]:
@@ -328,6 +329,7 @@ def _pool_problems(work: PoolWork, release: Release, observed: Observed) -> list
         if (service.box, service.unit) not in renewed
     ]
     down = {service.box for service in work.start if service.kind == "gateway"}
+    down |= {box for box, facts in observed.items() if facts.drained is not None}
     closed = dict.fromkeys(server.box for _, server in work.open if server.box not in down)
     if release.proxy is not None:
         found += [f"{box}: its gateway runs, but the proxy sends it no requests" for box in closed]

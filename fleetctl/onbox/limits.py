@@ -36,7 +36,7 @@ _READ = """
 adapter_read adapters_index adapters_look addresses benches box_kind clock connects drained_read
 engine_processes examine_clients examine_engines examine_link examine_memory examine_processes examine_proxy
 examine_units firewall_before firewall_look fleet_text gate_failures generation_read guard_status history
-journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping pool_state
+journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping pool_idle pool_state
 programs_look proxy_figures proxy_requests start_lines superseded_read superseded_states survey tunings unit_states
 watch
 """
@@ -44,7 +44,7 @@ _DONE = """
 adapter_put adapter_seal adapter_sent adapters_drop adapters_load adapters_note adapters_restore
 adapters_unload await_free bandwidth_drive bandwidth_serve bench_note claim claim_release daemon_reload
 drained_write end_process firewall_keep firewall_take_back gate_keep generation_current generation_remove
-generations_prune hub_library journal_append journal_open lock_beat lock_release lock_take move_begin
+generations_prune hub_library journal_append journal_open lock_beat lock_release lock_take move_begin pool_restart
 move_close move_end moves_prune programs_prune programs_put programs_remove programs_unpack score_note
 superseded_forget superseded_record tuning_note write_meta
 """

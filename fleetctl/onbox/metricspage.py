@@ -13,8 +13,9 @@ LARGEST_PAGE = 4 << 20  # bytes of /metrics that are read; vLLM's has some 100,0
 MOST_KEPT = 256 << 10  # bytes of it that travel
 
 
-def page_of(address: str, port: int, deadline: float) -> bytes:
-    """The page /metrics of an engine. ValueError for one that is too large, OSError when it is not there in time.
+def page_of(address: str, port: int, deadline: float, path: str = "/metrics") -> bytes:
+    """The page /metrics of an engine, or another one. ValueError for one that is too large,
+    OSError when it is not there in time.
 
     An engine that sends a byte now and then keeps nobody longer than one that sends none. A page that was cut off, as
     by the end of its engine, is none: its last number would be another one.
@@ -25,10 +26,10 @@ def page_of(address: str, port: int, deadline: float) -> bytes:
     over.daemon = True
     over.start()
     try:
-        connection.request("GET", "/metrics", headers={"Connection": "close"})
+        connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
         if answer.status != 200:
-            raise ValueError("GET /metrics is answered with %d" % answer.status)
+            raise ValueError("GET %s is answered with %d" % (path, answer.status))
         whole = answer.length  # None: it does not say
         parts: List[bytes] = []
         size = 0
@@ -38,13 +39,14 @@ def page_of(address: str, port: int, deadline: float) -> bytes:
                 raise socket.timeout("timed out")
             if not part:
                 page = b"".join(parts)
-                if (whole is not None and size != whole) or (page and not page.endswith(b"\n")):
-                    raise ValueError("its /metrics broke off")
+                ends = path != "/metrics" or not page or page.endswith(b"\n")
+                if (whole is not None and size != whole) or not ends:
+                    raise ValueError("its %s broke off" % path)
                 return page
             parts.append(part)
             size += len(part)
             if size > LARGEST_PAGE:
-                raise ValueError("its /metrics has more than %d MiB" % (LARGEST_PAGE >> 20))
+                raise ValueError("its %s has more than %d MiB" % (path, LARGEST_PAGE >> 20))
     except (OSError, http.client.HTTPException):
         if time.monotonic() > deadline:
             raise socket.timeout("timed out") from None

@@ -2,16 +2,19 @@
 
 import http.client
 import json
+import time
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import quote
 
-from fleetctl.onbox.main import Call, OpError, op
+from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.reaching import UNIX, connection_to, place_of
+from fleetctl.onbox.watch import invocation
 
 CONFIG = "/etc/fleetctl/pool/worker.json"
 WISHES = ("load", "evict", "pin", "unpin", "leave")
 WAIT = 10.0  # seconds for an answer
 MOST = 8 << 20  # bytes of one
+LOOK_EVERY = 0.5  # seconds between two looks at a worker
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -49,6 +52,77 @@ def pool_wish(call: Call, model: str, wish: str) -> Dict[str, Any]:
     if not 200 <= status < 300:
         raise OpError(_message(told) or "the worker answers %d" % status)
     return told if isinstance(told, dict) else {}
+
+
+@op("pool_idle")
+def pool_idle(call: Call, limit: float) -> Dict[str, Any]:
+    """Wait until the worker of this box, which is drained, has nothing at work; ``left`` still is after ``limit`` s.
+
+    A worker that does not answer has nothing at work: what it had is back in the queue.
+    """
+    start = time.monotonic()
+    while True:
+        waited = time.monotonic() - start
+        try:
+            state = _state()
+        except OpError:
+            return {"waited": round(waited, 2), "left": 0}
+        left = int(state.get("held", 0)) if state.get("draining") else -1
+        if left == 0 or waited > limit:
+            if left < 0:
+                raise OpError("the worker takes requests although its box is drained (journalctl -u fleetctl-worker)")
+            return {"waited": round(waited, 2), "left": left}
+        if call.cancelled.is_set():
+            raise CancelledError("waiting for the worker was cancelled")
+        call.event(running=max(0, left), waited=round(waited, 1))
+        time.sleep(LOOK_EVERY)
+
+
+@op("pool_restart")
+def pool_restart(call: Call, model: str, unit: str, limit: float) -> Dict[str, Any]:
+    """Have the worker start an engine anew, after its last request; returns when it is loaded again.
+
+    OpError where the worker refuses, the engine does not load, or ``limit`` seconds are over.
+    """
+    start, before = time.monotonic(), invocation(unit)
+    listen = _listen()
+    if listen is None:
+        raise OpError("there is no worker of a pool here (%s)" % CONFIG)
+    status, told = _ask(listen, "POST", "/models/%s/restart" % quote(model, safe=""))
+    if not 200 <= status < 300:
+        raise OpError(_message(told) or "the worker answers %d" % status)
+    while True:
+        engine = _engine(_state(), unit)
+        waited = time.monotonic() - start
+        if engine["phase"] == "loaded" and invocation(unit) != before:
+            return {"waited": round(waited, 2)}
+        if engine["phase"] == "failed":
+            raise OpError("%s does not load: %s" % (unit, engine.get("reason") or "no reason told"))
+        if waited > limit:
+            raise OpError("%s is %s, and not loaded anew, after %.0f s" % (unit, engine["phase"], waited))
+        if call.cancelled.is_set():
+            raise CancelledError("waiting for %s was cancelled" % unit)
+        call.event(running=int(engine.get("running", 0)), waited=round(waited, 1), log="it is %s" % engine["phase"])
+        time.sleep(LOOK_EVERY)
+
+
+def _state() -> Dict[str, Any]:
+    """What the worker says of itself. OpError where it does not answer."""
+    listen = _listen()
+    if listen is None:
+        raise OpError("there is no worker of a pool here (%s)" % CONFIG)
+    status, told = _ask(listen, "GET", "/state")
+    if status != 200 or not isinstance(told, dict):
+        raise OpError("the worker answers %d to GET /state" % status)
+    return told
+
+
+def _engine(state: Dict[str, Any], unit: str) -> Dict[str, Any]:
+    for model in state.get("models", {}).values():
+        for engine in model.get("engines", []):
+            if engine.get("unit") == unit:
+                return dict(engine)
+    raise OpError("the worker has no engine %s" % unit)
 
 
 def _listen() -> Optional[Listens]:

@@ -11,6 +11,7 @@ from fleetctl.onbox import haproxy, kept
 from fleetctl.onbox.boot import boot_of
 from fleetctl.onbox.main import Call, CancelledError, OpError, op
 from fleetctl.onbox.metricspage import chosen, page_of
+from fleetctl.onbox.poolwatch import PoolPages
 from fleetctl.onbox.process import run
 from fleetctl.onbox.reaching import place_of
 from fleetctl.onbox.waits import meminfo
@@ -29,19 +30,23 @@ def watch(call: Call, box: str, names: List[str], known: Optional[int] = None, l
 
     ``engines`` (of those whose head this box is) have the lines of /metrics whose sample is one of ``names``, or
     ``why`` they could not be read within ``limit`` seconds; ``at`` is when, in seconds of this box's own steady clock.
-    ``units`` are those of all engines' ranks here. ``release`` comes only when the generation is not the ``known`` one,
+    ``units`` are those of all engines' ranks and of the programs of a pool here; ``pool`` has what those programs say
+    of themselves, and the worker of its engines. ``release`` comes only when the generation is not the ``known`` one,
     and without its files.
     """
     number = kept.current_generation()
     release = _live(number)
-    every = release.get("engines", []) + [one["engine"] for one in (release.get("pool") or {}).get("lodgers", [])]
-    engines = [engine for engine in every if engine["ranks"][0]["box"] == box]
-    ranks = [rank for engine in every for rank in engine["ranks"] if rank["box"] == box]
+    engines = [engine for engine in release.get("engines", []) if engine["ranks"][0]["box"] == box]
+    units = [rank["unit"] for engine in release.get("engines", []) for rank in engine["ranks"] if rank["box"] == box]
+    services = [one for one in (release.get("pool") or {}).get("services", []) if one["box"] == box]
+    units += [service["unit"] for service in services]
     proxy = release.get("proxy") or {}
     mine = box in (proxy.get("boxes") or [proxy.get("box")])
     deadline = time.monotonic() + limit
     pages = _Pages(engines, set(names), deadline)
-    states = _Later(lambda: _states(call, sorted({rank["unit"] for rank in ranks})))
+    runs = {service["kind"]: invocation(service["unit"]) for service in services}
+    pool = PoolPages(services, deadline)
+    states = _Later(lambda: _states(call, sorted(set(units))))
     backends = [backend["name"] for backend in proxy.get("backends", [])]
     told = _Later(lambda: _proxy(proxy["admin_socket"], backends) if mine else None)
     pages.wait()
@@ -52,6 +57,7 @@ def watch(call: Call, box: str, names: List[str], known: Optional[int] = None, l
         "changed": _changed() if number is not None else None,
         "release": _brief(release) if number != known and number is not None else None,
         "engines": pages.told(),
+        "pool": {kind: {**page, "run": runs[kind]} for kind, page in pool.told().items()},
         "units": states.result(deadline) or {},
         "proxy": told.result(deadline),
         "drained": _drained(),

@@ -238,10 +238,12 @@ def _unified(path: str, old: File | None, new: File | None) -> str:
 def _gap(move: Move, playbook: Playbook, why_held: str | None) -> Gap:
     difference = move.difference
     stopping = any(box.stop for box in difference.boxes.values())
-    if difference.pool.open and not difference.start:
+    if difference.pool.open and difference.pool.start and not difference.start:
         return Gap(expected=None, why="as long as the pool starts and loads what is pinned")
     if difference.pool.start and not difference.start:
         return Gap(expected=0.0, why="requests wait in the queue of the pool meanwhile")
+    if difference.pool.restart and not difference.start:
+        return Gap(expected=0.0, why="requests of an engine that starts anew wait in the queue, or go to another box")
     if not difference.start and stopping and not difference.prove:
         return Gap(expected=None, why="for good: NOTHING of fleetctl serves afterwards, neither engines nor its proxy")
     if not difference.start:

@@ -30,8 +30,10 @@ from fleetctl.plan.measuring_drafts import measure_knee, try_settings
 from fleetctl.plan.pagecache import drop_page_cache
 from fleetctl.plan.pool_drafts import (
     await_pool,
+    drain_worker,
     gate_pool,
     gate_unpinned,
+    restart_pooled,
     ship_programs,
     start_gateway,
     start_nats,
@@ -214,6 +216,8 @@ STEPS: dict[str, Callable[..., Iterable[Draft]]] = {
     "start_gateway": start_gateway,
     "await_pool": await_pool,
     "gate_pool": gate_pool,
+    "drain_worker": drain_worker,
+    "restart_pooled": restart_pooled,
     "gate_unpinned": gate_unpinned,
     "restore_superseded": _restore_superseded,
     "await_ready": await_ready,
@@ -239,7 +243,7 @@ CHANGES = (
     "install_files", "start_engine", "restore_superseded", "open", "start_guard", "enable_units", "remove_files",
     "remove_firewall", "settle_address", "settle_proxy", "make_current", "mark_drained", "forget_drained",
     "ship_programs", "stop_gateway", "stop_worker", "stop_nats", "start_nats", "start_worker", "start_gateway",
-    "open_gateway",
+    "open_gateway", "restart_pooled",
 )  # fmt: skip
 """Steps that make a difference go away. The others wait, look and prove: a playbook may leave those out."""
 

@@ -23,10 +23,14 @@ class PoolWork:
     """Pinned engines that are asked directly before."""
     open: tuple[tuple[str, Server], ...] = field(default=())
     """Gateways that the proxy does not send requests to yet, each with its backend."""
+    drain: tuple[str, ...] = ()
+    """Boxes whose workers, which take nothing more, finish what they have."""
+    restart: tuple[Engine, ...] = ()
+    """Engines that are loaded and start anew, one after the other."""
 
     def any(self) -> bool:
         """Something is to be done."""
-        return bool(self.stop or self.start or self.open)
+        return bool(self.stop or self.start or self.open or self.drain or self.restart)
 
 
 def pool_work(
@@ -89,19 +93,34 @@ def loaded_wrongly(
     return found
 
 
+def why_not_drained(target: Release, observed: Observed, work: PoolWork) -> list[str]:
+    """Boxes that are drained while programs of the pool are to be proved there: a worker that takes nothing is not."""
+    names = dict.fromkeys(service.box for service in work.prove)
+    return [
+        f"{box} is drained, and its worker takes nothing until `fleetctl undrain {box}`"
+        for box in names
+        if box in observed and observed[box].drained is not None
+    ]
+
+
 def kind_of(unit: str) -> str:
     """The part of a pool that a unit is: nats, worker, batch or gateway."""
     return {NATS_UNIT: "nats", WORKER_UNIT: "worker", BATCH_UNIT: "batch"}.get(unit, "gateway")
 
 
 def not_loaded(release: Release, observed: Observed) -> list[Engine]:
-    """Pinned engines that do not run although their worker does."""
+    """Pinned engines that do not run although their worker does, and may start them."""
     found = []
     for lodger in release.pool.lodgers if release.pool else ():
         box, unit = lodger.engine.head.box, lodger.engine.head.unit
         if not lodger.pinned or box not in observed:
             continue
         worker, state = observed[box].units.get(WORKER_UNIT), observed[box].units.get(unit)
-        if worker is not None and worker.active == "active" and (state is None or state.active != "active"):
+        if (
+            observed[box].drained is None
+            and worker is not None
+            and worker.active == "active"
+            and (state is None or state.active != "active")
+        ):
             found.append(lodger.engine)
     return found

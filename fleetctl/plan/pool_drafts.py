@@ -149,6 +149,36 @@ def await_pool(move: Move, limit: Any = 60.0) -> Iterable[Draft]:
         )
 
 
+def drain_worker(move: Move) -> Iterable[Draft]:
+    """What a drained box has taken from the queue is finished there."""
+    for box in move.difference.pool.drain:
+        summary = f"the worker on {box} takes nothing more and finishes what it has (at most {seconds(move.patience)})"
+        yield on_box(box, summary, limit=move.patience)
+
+
+def restart_pooled(move: Move) -> Iterable[Draft]:
+    """Engines of the pool start anew, one after the other; their requests wait in the queue, or go to other boxes."""
+    engines = move.difference.pool.restart
+    if engines:
+        names = ", ".join(engine.id for engine in engines)
+        found = [
+            {
+                "box": engine.head.box,
+                "model": engine.model,
+                "unit": engine.head.unit,
+                "limit": move.patience + engine.stop_limit + engine.load_limit,
+            }
+            for engine in engines
+        ]
+        yield Draft(
+            engines[0].head.box,
+            "pool",
+            f"start {names} anew, each after its last request{', one after the other' if len(engines) > 1 else ''}",
+            frozenset(move.difference.boxes),
+            {"engines": found},
+        )
+
+
 def gate_pool(move: Move) -> Iterable[Draft]:
     """Pinned engines answer, asked directly."""
     for lodger in move.difference.pool.gate:

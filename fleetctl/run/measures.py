@@ -72,7 +72,8 @@ def measures(plan: Plan, results: dict[str, Record]) -> Record:
     }
     if (trials or tuned) and plan.gap.expected == 0.0:  # another copy served
         gap = 0.0
-    cut = sum(r.get("cut", 0) for r in by_kind.get("drain", {}).values())
+    drains = [*by_kind.get("drain", {}).values(), *by_kind.get("drain_worker", {}).values()]
+    cut = sum(r.get("cut", 0) for r in drains)
     return {
         "gap": gap,
         "cut": cut,

@@ -17,6 +17,7 @@ from fleetctl.plan.beside import why_not_beside
 from fleetctl.plan.build import build_plan, refuse_if_unnamed
 from fleetctl.plan.difference import Difference, compare
 from fleetctl.plan.playbook import Playbook
+from fleetctl.plan.pool import why_not_drained
 from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import Plan
 from fleetctl.render.layout import render_layout
@@ -121,6 +122,7 @@ def plan_cutover(
     target = source if same else target
     refuse_if_unnamed(source, target, observed)
     difference = compare(source, target, observed, generation)
+    _refuse_drained(target, observed, difference)
     if operation in IN_PLACE:
         why = why_not_one_at_a_time(source, target, observed, difference) if difference.start else None
         why = "the pool changes as a whole" if why is None and difference.pool.any() else why
@@ -151,6 +153,13 @@ def plan_cutover(
         beside=beside,
         sizings=sizings(forecasts),
     )
+
+
+def _refuse_drained(target: Release, observed: Observed, difference: Difference) -> None:
+    """Raises RefusedError where programs of a pool have to be seen at work on a box that is drained."""
+    why = why_not_drained(target, observed, difference.pool)
+    if why:
+        raise RefusedError(f"{'; '.join(why)}; nothing was changed", hint="put it back first")
 
 
 def with_cache(difference: Difference) -> list[Engine]:
@@ -247,6 +256,7 @@ def plan_rollback(subject: Subject, seen: Look, books: Books, to: int | None = N
     observed = again.observed if number is None else _with_kept_secrets(subject, target, again.observed, number)
     refuse_if_unnamed(source, target, observed)
     difference = compare(source, target, observed, number, back=True)
+    _refuse_drained(target, observed, difference)
     playbook, why = _book_of_move(books, "rollback", source, target, observed, difference)
     return build_plan(
         source=source,

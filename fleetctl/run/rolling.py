@@ -12,12 +12,22 @@ from fleetctl.plan.adapters import behind
 from fleetctl.plan.build import build_plan
 from fleetctl.plan.difference import BoxDifference, Difference, compare
 from fleetctl.plan.playbook import Playbook
+from fleetctl.plan.pool import PoolWork
 from fleetctl.plan.turns import why_not_one_at_a_time
 from fleetctl.plan.types import Plan
-from fleetctl.render.names import WORKER_UNIT
 from fleetctl.render.release import Engine, Release
 from fleetctl.run.journal import whoami
 from fleetctl.run.planning import Books, Look, Subject, live_layout, new_move_name, plan_cutover
+from fleetctl.run.pooled import (
+    gateways_of,
+    is_loaded,
+    left_in_pool,
+    lodgers,
+    nats_alone,
+    restarted,
+    services,
+    taken_back,
+)
 from fleetctl.spec.problems import near_or_all
 
 
@@ -41,8 +51,15 @@ def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -
     Raises SpecError with the nearest name for one that there is not.
     """
     live = live_in(subject, seen)
-    chosen = live.engines if name is None else engines_named(live, subject, name)
+    pooled = [engine for engine in lodgers(live) if name in (None, engine.model, engine.head.box)]
+    chosen = live.engines if name is None else engines_named(live, subject, name, pooled)
     boxes = {rank.box for engine in chosen for rank in engine.ranks}
+    for box in dict.fromkeys(engine.head.box for engine in pooled):
+        if seen.observed[box].drained is not None:
+            raise RefusedError(
+                f"{box} is {seen.observed[box].drained}, and its worker starts no engine of the pool until it is back",
+                hint=f"fleetctl undrain {box} first",
+            )
     for box, facts in seen.observed.items():
         if facts.drained is not None and box not in boxes:
             raise RefusedError(
@@ -52,6 +69,11 @@ def plan_restart(subject: Subject, seen: Look, books: Books, name: str | None) -
     anew = {engine.id for engine in chosen}
     lead = lead_of(seen.observed, subject.fleet.proxy.lead)
     difference = compare(live, live, seen.observed, seen.observed[lead].generation, anew)
+    loaded = [engine for engine in pooled if is_loaded(engine, seen.observed)]
+    if not (chosen or loaded):
+        told = f"nothing of {name}" if name is not None else "nothing"
+        raise RefusedError(f"{told} is loaded in the pool of {live.layout}: there is nothing to start anew")
+    difference = replace(difference, pool=restarted(live, difference.pool, loaded))
     why = why_not_one_at_a_time(live, live, seen.observed, difference)
     book = books("rolling" if why is None else "cutover")
     held = None if why is None else f"not one at a time: {why}"
@@ -64,14 +86,16 @@ def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit:
     Raises RefusedError when a model would be left without a copy, unless ``hold``: its requests wait in the proxy then.
     """
     live = live_in(subject, seen)
-    engines = engines_on(live, subject, box)
+    pooled = [engine for engine in lodgers(live) if engine.head.box == box]
+    gateways = [name for name, where in gateways_of(live).items() if where == box]
+    engines = engines_on(live, subject, box, [*pooled, *gateways])
     servers = serving(live, seen.observed)
-    left = left_without(engines, live, seen.observed)
+    left = sorted({*left_without(engines, live, seen.observed), *left_in_pool(live, seen.observed, box)})
     if left and not hold:
         raise RefusedError(
             f"without {box} no engine serves {', '.join(left)}; nothing was changed",
             hint=f"bring another copy into rotation first (fleetctl status shows them), or use --hold: requests for "
-            f"{', '.join(left)} then wait in the proxy, each for at most its hold time",
+            f"{', '.join(left)} then wait, each for at most its hold time or until its time is over",
         )
     nothing = nothing_to_do(live, seen)
     mark = {box: replace(nothing.boxes[box], mark_drained=seen.observed[box].drained is None)}
@@ -79,12 +103,15 @@ def plan_drain(subject: Subject, seen: Look, book: Playbook, box: str, *, limit:
     again = seen.observed[box].drained is not None
     close = [
         name
-        for name in map(server_of, engines)
+        for name in (*map(server_of, engines), *gateways)
         if name in servers or (not again and may_come_up(name, live.proxy, seen.observed))
     ]
-    difference = replace(nothing, boxes={**nothing.boxes, **mark}, close=close)
+    work = PoolWork(drain=(box,) if pooled else ())
+    difference = replace(nothing, boxes={**nothing.boxes, **mark}, close=close, pool=work)
     why = f"requests for {', '.join(left)} wait until {box} is back" if left else None
-    return on_live(subject, seen, book, "drain", difference, limit=limit, why_held=why)
+    plan = on_live(subject, seen, book, "drain", difference, limit=limit, why_held=why)
+    queue = nats_alone(live, box)
+    return plan if queue is None else plan.model_copy(update={"warnings": (*plan.warnings, queue)})
 
 
 def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan:
@@ -98,7 +125,7 @@ def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan
     away = {name for name, facts in seen.observed.items() if facts.drained is not None and name != box}
     back = [
         engine
-        for engine in engines_on(live, subject, box)
+        for engine in engines_on(live, subject, box, [service for service in services(live) if service.box == box])
         if server_of(engine) not in servers and not any(rank.box in away for rank in engine.ranks)
     ]
     broken = {engine.id for engine in compare(live, live, seen.observed, None).start}
@@ -106,11 +133,14 @@ def plan_undrain(subject: Subject, seen: Look, book: Playbook, box: str) -> Plan
         if engine.id in broken:
             raise RefusedError(
                 f"{engine.id} does not run as the layout wants it; nothing was changed",
-                hint=f"fleetctl restart {box} starts it, proves it and puts {box} back into rotation",
+                hint=f"fleetctl restart {box} starts it, proves it and puts {box} back into rotation"
+                if not any(one.head.box == box for one in lodgers(live))
+                else f"systemctl start {engine.head.unit} on {engine.head.box}, then try again",
             )
     nothing = nothing_to_do(live, seen)
     forget = {box: replace(nothing.boxes[box], forget_drained=seen.observed[box].drained is not None)}
-    difference = replace(nothing, boxes={**nothing.boxes, **forget}, prove=back, open=back)
+    work = taken_back(live, seen.observed, box, servers)
+    difference = replace(nothing, boxes={**nothing.boxes, **forget}, prove=back, open=back, pool=work)
     return on_live(subject, seen, book, "undrain", difference)
 
 
@@ -127,22 +157,26 @@ def live_in(subject: Subject, seen: Look) -> Release:
     return live
 
 
-def engines_named(live: Release, subject: Subject, name: str) -> list[Engine]:
-    """Engines of a model, or with a part on a box."""
+def engines_named(live: Release, subject: Subject, name: str, instead: Collection[object] = ()) -> list[Engine]:
+    """Engines of a model, or with a part on a box; none where there is something ``instead``."""
     found = [e for e in live.engines if e.model == name or any(rank.box == name for rank in e.ranks)]
-    if not found:
+    if not found and not instead:
         _known(name, [*subject.fleet.boxes, *subject.fleet.models], "box or model")
         _refuse_pooled(live, name)
         raise RefusedError(f"no engine of {live.layout} is on {name} or serves it: there is nothing to restart")
     return found
 
 
-def engines_on(live: Release, subject: Subject, box: str) -> list[Engine]:
-    """Engines with a part on a box. Raises SpecError, with the nearest name, and RefusedError where there is none."""
+def engines_on(live: Release, subject: Subject, box: str, instead: Collection[object] = ()) -> list[Engine]:
+    """Engines with a part on a box. Raises SpecError, with the nearest name, and RefusedError where there is none, nor
+    anything ``instead``."""
     _known(box, list(subject.fleet.boxes), "box")
     found = [engine for engine, _ in live.ranks_on(box)]
-    if not found:
+    if not found and not instead:
         _refuse_pooled(live, box)
+        queue = nats_alone(live, box)
+        if queue is not None:
+            raise RefusedError(f"{queue}; there is nothing else to drain", hint="stop NATS last, and start it first")
         raise RefusedError(
             f"no engine of {live.layout} is on {box}", hint="there is nothing to drain: work on it freely"
         )
@@ -151,16 +185,10 @@ def engines_on(live: Release, subject: Subject, box: str) -> list[Engine]:
 
 def _refuse_pooled(live: Release, name: str) -> None:
     """Raises RefusedError for a box or a model of the pool, whose engines its workers start and stop."""
-    lodgers = [one.engine for one in (live.pool.lodgers if live.pool else ())]
-    if any(engine.model == name for engine in lodgers):
+    if any(name in (engine.model, engine.head.box) for engine in lodgers(live)):
         raise RefusedError(
             f"{name} is in the pool of {live.layout}, whose workers start and stop its engines; nothing was changed",
-            hint=f"`fleetctl pool evict {name}` and `fleetctl pool load {name}` start it anew",
-        )
-    if any(engine.head.box == name for engine in lodgers):
-        raise RefusedError(
-            f"{name} is in the pool of {live.layout}, which has its requests from no proxy; nothing was changed",
-            hint=f"`systemctl stop {WORKER_UNIT}` there finishes what it has begun; other boxes do the rest",
+            hint="this is about engines that the proxy sends requests to",
         )
 
 

@@ -84,6 +84,6 @@ def has_build(plan: Plan, after: Subject, model: str) -> bool:
 def _builds(release: Release, model: str) -> set[tuple[object, ...]]:
     return {
         (engine.binary, engine.image, engine.image_reference if engine.image else None)
-        for engine in release.engines
+        for engine in release.all_engines
         if engine.model == model
     }

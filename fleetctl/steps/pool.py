@@ -10,6 +10,7 @@ from fleetctl.remote.connection import BoxConnection
 from fleetctl.remote.errors import OpFailed
 from fleetctl.render.names import WORKER_UNIT
 from fleetctl.render.release import Bundle, Engine
+from fleetctl.spec.units import seconds
 from fleetctl.steps.adapters import tell
 from fleetctl.steps.base import Context, Record, Step, register, with_log
 from fleetctl.steps.collect import Target, archive_of, sha256
@@ -183,6 +184,45 @@ class GatePool(Gate):
     """A pinned engine passes its gates, asked directly."""
 
     kind = "gate_pool"
+
+
+@register
+class DrainWorker(Step):
+    """A worker whose box is drained has finished what it had taken."""
+
+    kind = "drain_worker"
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        limit = step.params["limit"]
+        told = context.box(step).call("pool_idle", limit=limit, on_event=context.progress(step))
+        if told["left"]:
+            context.say(step, {"log": f"{told['left']} requests still run after {seconds(limit)}"})
+        return {"waited": told["waited"], "cut": told["left"]}
+
+
+@register
+class RestartPooled(Step):
+    """Engines of the pool start anew through their workers, one after the other."""
+
+    kind = "restart_pooled"
+    once = True
+
+    def do(self, context: Context, step: PlannedStep) -> Record:
+        took = {}
+        for one in step.params["engines"]:
+            context.say(step, {"log": f"{one['model']} on {one['box']}"})
+            try:
+                told = context.boxes[one["box"]].call(
+                    "pool_restart",
+                    model=one["model"],
+                    unit=one["unit"],
+                    limit=one["limit"],
+                    on_event=context.progress(step),
+                )
+            except OpFailed as failure:
+                raise with_log(context, one["box"], one["unit"], failure) from failure
+            took[f"{one['model']}@{one['box']}"] = told["waited"]
+        return {"took": took}
 
 
 @register

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import InfoMetricFamily, Metric
 
+from fleetctl.watch.metric import Told
+from fleetctl.watch.pool_metrics import POOL_METRICS, pool_families
 from fleetctl.watch.sample import Copy, Counts, Sample
 
 OF_COPY = ("fleet", "layout", "model", "copy", "box")
 OF_MODEL = ("fleet", "model")
 OF_BOX = ("fleet", "box")
 OF_FLEET = ("fleet",)
-
-
-@dataclass(frozen=True)
-class Told:
-    """One metric: its name (without the ``_total`` that counters get), what it is, and its labels."""
-
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    counter: bool = False
-
-    def family(self, rows: Iterable[tuple[Iterable[str], float | None]]) -> Metric:
-        """The metric with a series for each row whose value is known."""
-        kind = CounterMetricFamily if self.counter else GaugeMetricFamily
-        family: Metric = kind(self.name, self.text, labels=self.labels)
-        for labels, value in rows:
-            if value is not None:
-                family.add_metric(list(labels), float(value))  # type: ignore[attr-defined]
-        return family
 
 
 # Field of Counts → its metric, of a copy and (without copy_) of a model.
@@ -113,7 +95,7 @@ METRICS = (
     *MODEL_COUNTERS.values(), *COPY_COUNTERS.values(), COPY_UP, COPY_IN_ROTATION, COPY_ACTIVE, COPY_LOADING,
     COPY_RUNNING, COPY_WAITING, COPY_CACHE, COPY_RESTARTS, COPIES, COPIES_KNOWN, BOX_UP, BOX_DRAINED, BOX_MEMORY,
     BOX_AVAILABLE, BOX_LOW, BOX_SWAP, BOX_PRESSURE, PROXY_UP, PROXY_WAITING, PROXY_HELD, PROXY_RUNNING, GENERATION,
-    CHANGED, TOOK,
+    CHANGED, TOOK, *POOL_METRICS,
 )  # fmt: skip
 
 
@@ -136,6 +118,8 @@ def families(sample: Sample, low: Mapping[str, int], took: float) -> Iterator[Me
         )
     yield from _of_copies(sample)
     yield from _of_boxes(sample, low)
+    if sample.pool is not None:
+        yield from pool_families(sample.fleet, sample.layout or "", sample.pool)
 
 
 def _of_fleet(sample: Sample, took: float) -> Iterator[Metric]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fleetctl.watch.pool_sample import PoolSample
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -119,6 +121,8 @@ class Sample:
     boxes: dict[str, BoxSample] = field(default_factory=dict)
     proxy: ProxySample = field(default_factory=ProxySample)
     changed: float | None = None
+    pool: PoolSample | None = None
+    """The pool of the layout, where it has one."""
 
     @property
     def unknown(self) -> tuple[str, ...]:

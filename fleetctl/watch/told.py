@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fleetctl.facts.types import Seen
 from fleetctl.render.release import Release
 
@@ -9,6 +11,16 @@ from fleetctl.render.release import Release
 class PageTold(Seen):
     """The lines of one engine, or why there are none."""
 
+    lines: str = ""
+    run: str | None = None
+    at: float = 0.0
+    why: str | None = None
+
+
+class ProgramTold(Seen):
+    """What a program of a pool says of itself: a worker its state as JSON, a gateway lines of its /metrics."""
+
+    state: Any = None
     lines: str = ""
     run: str | None = None
     at: float = 0.0
@@ -65,6 +77,7 @@ class Told(Seen):
     changed: float | None = None
     release: Release | None = None
     engines: dict[str, PageTold] = {}
+    pool: dict[str, ProgramTold] = {}
     units: dict[str, UnitTold] = {}
     proxy: ProxyTold | None = None
     drained: bool | None = None

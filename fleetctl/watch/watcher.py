@@ -19,6 +19,7 @@ from fleetctl.spec.fleet import Fleet
 from fleetctl.watch.asking import MARGIN, Asked
 from fleetctl.watch.follow import Followed
 from fleetctl.watch.names import wanted
+from fleetctl.watch.pool import PoolWatch
 from fleetctl.watch.sample import BoxSample, Copy, Counts, ProxySample, Sample
 from fleetctl.watch.summing import counts_of, together
 from fleetctl.watch.told import Told
@@ -49,6 +50,7 @@ class Watcher:
         self._names = wanted()
         self._releases: dict[str, tuple[int, Release]] = {}
         self._followed: dict[str, Followed] = {}
+        self._pool = PoolWatch()
         self._asked: dict[str, Asked] = {}
         for name in fleet.boxes:
             reach = None if connect is None or name in boxes else lambda name=name: connect(name)
@@ -60,8 +62,7 @@ class Watcher:
             at = time.time()
             told = self._ask()
             generation, release = self._live(told)
-            engines = [*release.engines, *_loaded(release, told)] if release else []
-            copies = tuple(self._copy(engine, release, told) for engine in engines) if release else ()
+            copies = tuple(self._copy(engine, release, told) for engine in release.engines) if release else ()
             return Sample(
                 at=at,
                 fleet=self._fleet.fleet,
@@ -73,6 +74,9 @@ class Watcher:
                 models=self._models(),
                 boxes={name: self._box(name, told) for name in self._asked},
                 proxy=_proxy(release, told),
+                pool=self._pool.sample(release.pool, told)
+                if release is not None and release.pool is not None
+                else None,
                 changed=max((one.changed for one in told.values() if one.changed is not None), default=None),
             )
 
@@ -156,20 +160,7 @@ class Watcher:
         return BoxSample(memory.total, memory.available, memory.swap_used, memory.pressure, told[name].drained)
 
 
-def _loaded(release: Release, told: Mapping[str, Told]) -> list[Engine]:
-    """Engines of the pool that are loaded: nobody misses the others."""
-    found = []
-    for engine in (one.engine for one in (release.pool.lodgers if release.pool else ())):
-        units = told[engine.head.box].units if engine.head.box in told else {}
-        unit = units.get(engine.head.unit)
-        if unit is not None and unit.active == "active":
-            found.append(engine)
-    return found
-
-
 def _server(engine: Engine, release: Release, told: Mapping[str, Told]) -> str:
-    if engine not in release.engines:
-        return "UP"  # a worker brings requests to it, as long as it is loaded
     name = f"{engine.backend}/{engine.server}"
     boxes = release.proxy.boxes if release.proxy else ()
     words = []

@@ -156,6 +156,45 @@ def test_a_pinned_engine_that_does_not_load_takes_the_move_back(moving: Moving) 
         assert moving.sh(box, "ls -A /var/lib/fleetctl/programs 2>/dev/null || true") == programs[box]
 
 
+def test_a_box_is_drained_and_put_back_and_engines_start_anew_with_no_failed_request(moving: Moving, text: str) -> None:
+    moving.cutover("pool", text=text, env=PASSWORDS)
+    refused = moving.run("drain", "box2", "--yes", text=text, env=PASSWORDS)
+    assert refused.rc == 5 and "no engine serves other" in refused.said, refused
+    with moving.steady_traffic() as traffic:
+        drained = moving.run("drain", "box2", "--hold", "--yes", text=text, env=PASSWORDS)
+        assert drained.rc == 0, drained
+        moving.sh("box2", f"systemctl restart {WORKER}")  # the note outlasts it
+        eventually(lambda: pool_of(moving, text)["worker", "box2"]["drained"])
+        seen = moving.status(text)
+        assert (seen["exit"], seen["problems"]) == (0, []), seen
+        assert {one["server"] for one in seen["engines"] if one["boxes"] == ["box2"]} == {"drained"}
+        assert moving.servers()["standin/pool-box2"] != "UP" and moving.unit("box2", ENGINE)[0] == "active"
+        before = moving.sh("box2", f"systemctl show -P InvocationID {ENGINE}")
+        moving.sh("box2", f"systemctl stop {ENGINE}")  # somebody works on it: nobody starts it meanwhile
+        count = len(traffic.statuses)
+        eventually(lambda: len(traffic.statuses) > count + 10)
+        assert moving.unit("box2", ENGINE)[0] == "inactive"
+        back = moving.run("undrain", "box2", "--yes", text=text, env=PASSWORDS)
+        assert back.rc == 0, back
+        in_pool(moving, text)
+        again = moving.sh("box2", f"systemctl show -P InvocationID {ENGINE}")
+        assert again != before
+        anew = moving.run("restart", "standin", "--yes", text=text, env=PASSWORDS)
+        assert anew.rc == 0, anew
+        assert moving.sh("box2", f"systemctl show -P InvocationID {ENGINE}") != again
+    assert traffic.failed == []
+    told = moving.run("top", "--once", "--json", text=text)
+    pool = told.events[-1]["pool"]
+    assert {one["id"]: one["phase"] for one in pool["engines"]}["pool/standin@box1"] == "loaded", pool
+    assert pool["limit"] == 1000 and pool["models"]["standin"]["waiting"] == 0
+
+
+def pool_of(moving: Moving, text: str) -> dict[tuple[str, str], Any]:
+    """Programs of the pool by kind and box, as status has them."""
+    programs = moving.status(text)["sample"]["pool"]["programs"]
+    return {(one["kind"], one["box"]): one for one in programs}
+
+
 def test_models_that_are_not_pinned_are_tried_where_gates_say_so_and_one_that_fails_takes_the_move_back(
     moving: Moving,
 ) -> None:

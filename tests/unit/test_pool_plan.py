@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
-from planned import BEFORE, boxes_in, layout, office, plan, unit
-from pooled import BATCH, GATEWAY, NATS, SMALL, WORKER, all_in_pool, pooled
+from planned import BEFORE, boxes_in, layout, plan, unit
+from pooled import BATCH, GATEWAY, NATS, WORKER, all_in_pool, pooled
 
 from fleetctl.errors import RefusedError
 from fleetctl.facts.assess import assess
 from fleetctl.facts.gather import question
 from fleetctl.plan.difference import compare
 from fleetctl.plan.types import Plan
-from fleetctl.run.rolling import engines_named, engines_on
-from fleetctl.run.subject import Subject
 
 
 def ids(made: Plan, *stages: str) -> list[str]:
@@ -208,16 +204,6 @@ def test_status_tells_which_engines_of_a_pool_are_loaded() -> None:
         ("pool/small@b", "not loaded", "pool"),
     ]
     assert seen.healthy()
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("b", "systemctl stop fleetctl-worker.service"), ("small", "fleetctl pool evict small")]
-)
-def test_a_box_or_model_of_a_pool_is_not_called_idle(name: str, said: str) -> None:
-    subject = cast(Subject, SimpleNamespace(fleet=office(models__small=SMALL)))
-    with pytest.raises(RefusedError, match=f"{name} is in the pool of pool") as refused:
-        engines_on(pooled(), subject, name) if name == "b" else engines_named(pooled(), subject, name)
-    assert said in (refused.value.hint or "")
 
 
 def test_models_that_are_not_pinned_are_loaded_once_after_the_proxy_opened_where_gates_say_so() -> None:

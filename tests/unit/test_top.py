@@ -23,6 +23,7 @@ from textual.widgets import RichLog, Static
 from fleetctl.errors import FleetError
 from fleetctl.facts.assess import Assessment
 from fleetctl.facts.types import Lock, MoveFacts
+from fleetctl.watch.pool_sample import PoolEngineSample, PoolModelSample, PoolSample
 from fleetctl.watch.sample import BoxSample, Figures, ProxySample, Sample
 from fleetctl.watch.top.app import Judged, Sampled, Top
 from fleetctl.watch.top.bars import UNKNOWN, graph, spark
@@ -415,3 +416,17 @@ def test_textual_is_imported_by_the_screen_alone() -> None:
     code = "import sys, fleetctl.cli.main, fleetctl.cli.top, fleetctl.cli.show_top; print('textual' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+@on_screen
+async def test_an_engine_of_a_pool_is_chosen_as_a_copy_is() -> None:
+    engines = tuple(PoolEngineSample(f"pool/minilm@{box}", "minilm", box, "loaded", running=2) for box in ("a", "b"))
+    pool = PoolSample(engines=engines, models={"minilm": PoolModelSample(waiting=3, oldest=1.0)}, waiting=3)
+    shown = replace(sample(), copies=(), layout="pool", pool=pool)
+    async with screen(shown, options=("--fleet", "office.yaml"), program=ECHO) as pilot:
+        await pilot.press("down")
+        assert any(line.startswith("> minilm@b") for line in lines_on(pilot)), lines_on(pilot)
+        assert any(line.startswith("  queue: 3 waiting") for line in lines_on(pilot))
+        await pilot.press("d")
+        command = str(pilot.app.screen.query_one("#command", Static).render()).strip()
+        assert command == "fleetctl drain b --yes --fleet office.yaml"

@@ -15,6 +15,7 @@ from promtool import check
 from fleetctl.errors import SpecError
 from fleetctl.watch.exporter import SharedReads, for_this_machine_alone, listen, parse_place
 from fleetctl.watch.metrics import METRICS
+from fleetctl.watch.pool_sample import PoolEngineSample, PoolModelSample, PoolProgramSample, PoolSample
 from fleetctl.watch.sample import BoxSample, Copy, Counts, Figures, ProxySample, Sample
 
 GIB = 1024**3
@@ -92,7 +93,13 @@ def test_what_is_known_has_a_series_and_what_is_not_has_none() -> None:
 
 
 def test_every_metric_that_there_is_can_be_seen_in_a_sample() -> None:
-    told = series(scraped(SAMPLE))
+    pool = PoolSample(
+        (PoolProgramSample("worker", "a", "w", "active", True, False, 2 * GIB, GIB, 1.0),),
+        (PoolEngineSample("pool/m@a", "m", "a", "loaded", True, None, GIB, 2, 1, requests=3.0, tokens=30.0),),
+        {"m": PoolModelSample(1, 2, 3, 4.0, 0, 5, 6, refused=7.0)},
+        limit=1000,
+    )
+    told = series(scraped(replace(SAMPLE, pool=pool)))
     assert {f"{metric.name}_total" if metric.counter else metric.name for metric in METRICS} <= set(told)
 
 

@@ -22,6 +22,9 @@ KNOWN = {f"{metric.name}_total" if metric.counter else metric.name for metric in
 COPY = 'fleet="office",layout="replicas",model="qwen",copy="replicas/qwen@{0}",box="{0}"'
 MODEL, BOX, FLEET = 'fleet="office",model="qwen"', 'fleet="office",box="{0}"', 'fleet="office"'
 
+SMALL, WORKER = 'fleet="office",model="minilm"', 'fleet="office",box="{0}",program="worker"'
+POOLED = 'fleet="office",layout="pool",model="minilm",copy="pool/minilm@a",box="a"'
+
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
@@ -129,6 +132,13 @@ HEALTHY = {
     "fleetctl_proxy_up": {FLEET: "1x60"},
     "fleetctl_proxy_requests_waiting": {FLEET: "0x60"},
     "up": {'job="fleetctl",instance="x"': "1x60"},
+    "fleetctl_pool_requests_stored": {SMALL: "10x60"},
+    "fleetctl_pool_requests_limit": {FLEET: "1000x60"},
+    "fleetctl_pool_oldest_waiting_seconds": {SMALL: "1x60"},
+    "fleetctl_pool_dead_letters": {SMALL: "2x60"},
+    "fleetctl_pool_program_active": {WORKER.format("a"): "1x60", WORKER.format("b"): "1x60"},
+    "fleetctl_pool_program_connected": {WORKER.format("a"): "1x60", WORKER.format("b"): "1x60"},
+    "fleetctl_pool_engine_failed": {POOLED: "0x60"},
 }
 ONE, TWO = COPY.format("a"), COPY.format("b")
 GONE = "_x60"
@@ -242,6 +252,25 @@ GONE = "_x60"
         ),
         ("a queue that comes and goes", {"fleetctl_proxy_requests_waiting": {FLEET: "0 4 0 5 0 6 0x54"}}, set()),
         ("no proxy", {"fleetctl_proxy_up": {FLEET: "0x60"}}, {"FleetctlProxyDown"}),
+        ("a queue that fills up", {"fleetctl_pool_requests_stored": {SMALL: "900x60"}}, {"FleetctlPoolQueueNearLimit"}),
+        (
+            "a model that nobody loads",
+            {
+                "fleetctl_pool_oldest_waiting_seconds": {SMALL: "0+60x60"},
+                "fleetctl_pool_engine_failed": {POOLED: "1x60"},
+            },
+            {"FleetctlPoolRequestsWaitLong", "FleetctlPoolModelDoesNotLoad"},
+        ),
+        ("a request is given up", {"fleetctl_pool_dead_letters": {SMALL: "2x50 3x10"}}, {"FleetctlPoolDeadLetters"}),
+        ("old dead letters expire", {"fleetctl_pool_dead_letters": {SMALL: "2x50 0x10"}}, set()),
+        (
+            "a worker is away, and another has lost the queue",
+            {
+                "fleetctl_pool_program_active": {WORKER.format("a"): "0x60"},
+                "fleetctl_pool_program_connected": {WORKER.format("b"): "0x60"},
+            },
+            {"FleetctlPoolProgramDown"},
+        ),
     ],
 )  # fmt: skip
 def test_alerts(what: str, changed: dict[str, dict[str, str]], alerts: set[str], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from fleetctl.lab.browser import NAMES, browser
 from fleetctl.resources import root_text
 from fleetctl.watch.feed import MOST, Feed
 from fleetctl.watch.page import Page, is_ours
+from fleetctl.watch.pool_sample import PoolEngineSample, PoolModelSample, PoolProgramSample, PoolSample
 from fleetctl.watch.sample import BoxSample, Copy, Counts, Figures, ProxySample, Sample
 
 GIB = 1024**3
@@ -46,16 +47,31 @@ STATE: dict[str, Any] = {"healthy": False, "problems": ["b cannot be reached: <b
 STATE |= {"unfinished": None, "lock": None, "memory": {"a": {"engines": 96 * GIB, "lowest": None}}, "changes": [CHANGE]}
 
 
+POOL = PoolSample(
+    (PoolProgramSample("worker", "a", "w", "active", True, True), PoolProgramSample("nats", "b", "n", "failed")),
+    (
+        PoolEngineSample("pool/minilm@a", "minilm", "a", "loaded", True, None, GIB, 2, 1, 20.0, 200.0),
+        PoolEngineSample("pool/small@a", "small", "a", "failed", running=0, reason="<no weights>"),
+        PoolEngineSample("pool/minilm@b", "minilm", "b"),
+    ),
+    {"minilm": PoolModelSample(9, 2, 11, 240.0, 0, 3, 1, 20.0, 200.0, 26.0, 6.0)},
+    waiting=9,
+    oldest=240.0,
+    refused_rate=6.0,
+)
+
+
 class Fleet:
     """Counts how often it is looked at."""
 
     def __init__(self) -> None:
         self.samples = self.states = 0
         self.copies = COPIES
+        self.pool: PoolSample | None = None
 
     def sample(self) -> Sample:
         self.samples += 1
-        return replace(SAMPLE, at=time.time(), copies=self.copies)
+        return replace(SAMPLE, at=time.time(), copies=self.copies, pool=self.pool)
 
     def state(self) -> dict[str, Any]:
         self.states += 1
@@ -263,3 +279,28 @@ def test_a_browser_shows_what_is_known_and_what_is_not_on_a_desk_and_on_a_phone(
         tab.until("document.body.classList.contains('stale')")
         assert "no news since" in tab.evaluate("document.getElementById('live').textContent")
         assert [error for error in tab.errors if "Failed to load" not in error and "ERR_" not in error] == []
+
+
+@can_browse
+def test_a_browser_shows_a_pool_as_top_does(tmp_path: Path) -> None:
+    fleet = Fleet()
+    fleet.copies, fleet.pool = (), POOL
+    with served(fleet) as page, browser() as tab:
+        tab.go(f"http://127.0.0.1:{page.server_port}/")
+        tab.until("document.querySelector('#pool-engines tr')")
+        cells = "[...document.querySelectorAll('#{} tr')].map(row => [...row.children].map(c => c.innerText))"
+        loaded, failed, unknown = tab.evaluate(cells.format("pool-engines"))
+        assert loaded[1:] == ["loaded, pinned, drained", "2", "1", "20", "200", "1.0 GiB", "now"]
+        assert failed[1].split("\n") == ["failed, drained", "<no weights>"] and failed[-1] == "never"
+        assert unknown[1:4] == ["unknown", "unknown", "unknown"]
+        assert tab.evaluate(cells.format("pool-models")) == [["minilm", "9", "4 min", "2", "3", "1", "20", "6"]]
+        assert tab.evaluate("document.getElementById('pool-programs').innerText") == (
+            "worker on a: active; NATS on b: failed"
+        )
+        assert tab.evaluate("document.getElementById('of-copies').hidden")
+        for width, phone in ((1200, False), (360, True)):
+            tab.size(width, 800, phone=phone)
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        fleet.copies, fleet.pool = COPIES, None
+        tab.until("document.getElementById('of-pool').hidden && document.querySelector('#copies tr')")
+        assert tab.errors == []

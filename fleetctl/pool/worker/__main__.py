@@ -14,6 +14,7 @@ import uvloop
 
 from fleetctl.errors import FleetError
 from fleetctl.pool import wire, wishes
+from fleetctl.pool.worker import drained
 from fleetctl.pool.worker.units import Systemd, Units
 from fleetctl.pool.worker.worker import Worker
 
@@ -30,8 +31,9 @@ def read(path: str) -> wire.WorkerConfig:
         raise wire.WireError(f"{path} is no JSON: {error}") from None
 
 
-async def serve(config: wire.WorkerConfig, units: Units, kept: Path | None = None) -> int:
-    """Work until SIGTERM or SIGINT; the exit status. ``kept``: the file of what operators wish."""
+async def serve(config: wire.WorkerConfig, units: Units, kept: Path | None = None, note: Path | None = None) -> int:
+    """Work until SIGTERM or SIGINT; the exit status. ``kept``: the file of what operators wish; ``note``: the one that
+    says that the box is drained."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -39,6 +41,7 @@ async def serve(config: wire.WorkerConfig, units: Units, kept: Path | None = Non
     worker = Worker(config, units)
     if kept is not None:
         worker.loading.keep_wishes(kept)
+    worker.drained_note = note
     starting = asyncio.create_task(worker.begin())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -73,7 +76,7 @@ def main() -> int:
         print("usage: python -m fleetctl.pool.worker CONFIG.json", file=sys.stderr)
         return 2
     try:
-        return uvloop.run(serve(read(sys.argv[1]), Systemd(), wishes.FILE))
+        return uvloop.run(serve(read(sys.argv[1]), Systemd(), wishes.FILE, drained.NOTE))
     except FleetError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -43,6 +43,8 @@ class Engine:
         """Why the last load failed."""
         self.deaths = 0
         self.busy_seconds = 0.0
+        self.requests = self.tokens = 0
+        """Of calls that came to something, since the worker began."""
         self.running: set[Request] = set()
         self.calls = self.work_calls = 0
         self.alone = False
@@ -122,6 +124,8 @@ class Engine:
         self.running.difference_update(group)
         self.last_used = now
         self.busy_seconds += now - self._marked
+        if tokens:
+            self.requests, self.tokens = self.requests + len(group), self.tokens + tokens
         self.pace.saw(len(group) if tokens else 0, tokens, now - self._marked)
         self._marked = now
         if self.calls == 0:

@@ -82,6 +82,7 @@ class Intake:
         """A request from the queue."""
         self.counts["delivered"] += 1
         delivered = fields(message.reply)[0]
+        self.counts["redelivered"] += delivered > 1
         delivery = Delivered(self._client, message.reply)
         try:
             envelope, body = wire.unpack(message.data)

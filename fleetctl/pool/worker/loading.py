@@ -58,6 +58,8 @@ class Loading:
         self.memory = memory
         self.engines = engines
         self.rules = rules
+        self.held = False
+        """The box is drained: no engine is started, and none goes but those that shall."""
         self._units = units
         self._waiting = waiting
         self._changed = changed
@@ -97,6 +99,11 @@ class Loading:
 
     async def decide(self) -> None:
         """Ask the policy once, and begin what it says. Nothing goes here for a model that another box has."""
+        if self.held:
+            for engine in self.engines:
+                if engine.wish == "evict" and not engine.pinned:
+                    self._start_unloading(engine, "an operator wishes it")
+            return
         if not residency.decide(time.monotonic(), self.state(time.monotonic()), self.rules):
             return
         wanted = [one for one in self.engines if one.phase in ("absent", "failed") and self._waiting(one).requests]
@@ -186,6 +193,32 @@ class Loading:
             if pinned:
                 engine.wish = None
         self._keep()
+
+    def restart(self, name: str) -> None:
+        """Start engines anew, each after its last request, with its memory kept for it. One that is not loaded is only
+        loaded. Raises RefusedLoadError for one that comes or goes just now."""
+        engines = self.named(name)
+        busy = [f"{engine.name} is {engine.phase}" for engine in engines if engine.phase in ("loading", "unloading")]
+        if busy:
+            raise RefusedLoadError(f"{', '.join(busy)}: it can be started anew afterwards")
+        for engine in engines:
+            if engine.phase == "loaded":
+                self._task(self._restart(engine))
+            else:
+                self._start_loading(engine, "an operator wishes it")
+
+    async def _restart(self, engine: Engine) -> None:
+        log.info("%s: started anew: an operator wishes it", engine.name)
+        engine.phase, engine.loaded_at = "unloading", None
+        self._changed(engine)
+        await engine.idle.wait()
+        engine.client.close()
+        try:
+            await self._units.stop(engine.config.unit, engine.config.stop_limit)
+        except UnitError as error:
+            log.warning("%s", error.message)
+        engine.phase = "loading"
+        await self._load(engine)
 
     def named(self, name: str) -> list[Engine]:
         """Engines of a model, or one. Raises RefusedLoadError."""

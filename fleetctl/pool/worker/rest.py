@@ -6,6 +6,7 @@ GET  /metrics                       Prometheus text
 GET  /state                         JSON (fleetctl/pool/worker/state.py)
 POST /models/NAME/load|evict        as soon as what runs allows
 POST /models/NAME/pin|unpin         in place of what fleet.yaml says
+POST /models/NAME/restart           its engines are started anew, each after its last request
 POST /models/NAME/leave             a load that was wished, and has not come about, is wished no more
 POST /v1/embeddings and so on       a request for an engine of this box, by the model in its body
 
@@ -103,7 +104,7 @@ class Rest:
         if not self._worker.ready:
             _say(exchange, 503, "the worker has no connection to NATS yet")
         elif method in ("GET", "HEAD"):
-            self._get(exchange, path)
+            await self._get(exchange, path)
         elif self._elsewhere:
             _say(exchange, 403, f"this port tells GET /health, /metrics and /state; for the rest: {self._elsewhere}")
         elif method == "POST" and path.startswith("/models/"):
@@ -114,11 +115,11 @@ class Rest:
             _say(
                 exchange,
                 404,
-                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|leave|pin|unpin and "
+                "there is GET /health, /metrics and /state, POST /models/NAME/load|evict|leave|pin|unpin|restart and "
                 + ", ".join(PATHS),
             )
 
-    def _get(self, exchange: Exchange, path: str) -> None:
+    async def _get(self, exchange: Exchange, path: str) -> None:
         worker = self._worker
         if path == "/health":
             said = "draining" if worker.intake.draining else "" if worker.connected else "NATS is not connected"
@@ -128,7 +129,8 @@ class Rest:
         elif path == "/metrics":
             exchange.answer(200, metrics(worker).encode(), TEXT)
         elif path == "/state":
-            exchange.answer(200, json.dumps(state(worker)).encode())
+            queue = await worker.queue.told(worker.client)
+            exchange.answer(200, json.dumps({**state(worker), "queue": queue}).encode())
         else:
             _say(exchange, 404, f"there is no {path}; there is /health, /metrics and /state")
 
@@ -140,6 +142,8 @@ class Rest:
                 loading.wish(unquote(name), "load")
             elif what == "evict":
                 loading.wish(unquote(name), "evict")
+            elif what == "restart":
+                loading.restart(unquote(name))
             elif what == "leave":
                 loading.leave(unquote(name))
             elif what in ("pin", "unpin"):
@@ -148,7 +152,7 @@ class Rest:
                 _say(
                     exchange,
                     404,
-                    f"{what!r} is nothing that can be done with a model; there is load, evict, leave, pin, unpin",
+                    f"{what!r} is nothing to do with a model; there is load, evict, leave, pin, unpin, restart",
                 )
                 return
             told = {
@@ -156,7 +160,7 @@ class Rest:
             }
             exchange.answer(202, json.dumps(told).encode())
         except RefusedLoadError as error:
-            _say(exchange, 409 if "memory" in error.message or "pinned" in error.message else 404, str(error))
+            _say(exchange, 404 if "has no model" in error.message else 409, str(error))
 
     async def _call(self, exchange: Exchange, path: str) -> None:
         body = await exchange.read(MOST_BODY)

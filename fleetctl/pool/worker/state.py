@@ -3,8 +3,11 @@
 The JSON object::
 
     {"box": "spark1", "version": 1, "time": 1764540000.0, "connected": true, "draining": false,
+     "drained": false,                                        by an operator
      "memory": {"limit": …, "taken": …},                      bytes
-     "counts": {"delivered": …, "finished": …, "duplicates": …, "returned": …, "dead": …, "cancelled": …},
+     "held": …,                                               requests that are here, or on their way
+     "counts": {"delivered": …, "redelivered": …, "finished": …, "duplicates": …, "returned": …, "dead": …,
+                "cancelled": …},
      "models": {"minilm": {"waiting": …, "waiting_batch": …,  requests in the queue, as last heard
                            "oldest": …,                       seconds that the oldest of them has waited
                            "local": …, "running": …,          requests that this box holds
@@ -13,6 +16,7 @@ The JSON object::
                                         "considered": null,   seconds; other boxes are asked whether to load it
                                         "memory": …, "running": …, "calls": …, "concurrency": …,
                                         "load_seconds": …, "idle_seconds": …, "busy_seconds": …,
+                                        "requests": …, "tokens": …,   finished since the worker began
                                         "deaths": …, "failures": …, "reason": ""}]}}}
 """
 
@@ -39,6 +43,8 @@ def state(worker: Worker) -> dict[str, Any]:
         "time": time.time(),
         "connected": worker.connected,
         "draining": worker.intake.draining,
+        "drained": worker.drained,
+        "held": worker.held,
         "memory": {"limit": loading.memory, "taken": sum(e.config.memory for e in loading.engines if _takes(e))},
         "counts": dict(worker.intake.counts),
         "models": {model: _model(worker, model) for model in worker.desks},
@@ -79,6 +85,8 @@ def _engine(engine: Engine) -> dict[str, Any]:
         "load_seconds": engine.load_seconds,
         "idle_seconds": idle,
         "busy_seconds": round(engine.busy_seconds, 3),
+        "requests": engine.requests,
+        "tokens": engine.tokens,
         "deaths": engine.deaths,
         "failures": engine.failures,
         "reason": engine.reason,
@@ -107,7 +115,7 @@ def metrics(worker: Worker) -> str:
     return "\n".join(lines) + "\n"
 
 
-EVENTS = ("delivered", "finished", "duplicates", "returned", "dead", "cancelled")
+EVENTS = ("delivered", "redelivered", "finished", "duplicates", "returned", "dead", "cancelled")
 _OF_A_MODEL = (
     ("fleetctl_worker_queue_waiting", "gauge", "waiting", "Requests in the queue, as last heard."),
     ("fleetctl_worker_batch_waiting", "gauge", "waiting_batch", "Lines of batch jobs in the queue, as last heard."),
@@ -118,6 +126,8 @@ _OF_A_MODEL = (
 _OF_AN_ENGINE = (
     ("fleetctl_worker_engine_loaded", "gauge", "phase", "Whether the engine takes requests."),
     ("fleetctl_worker_engine_busy_seconds_total", "counter", "busy_seconds", "Time in which it worked."),
+    ("fleetctl_worker_engine_requests_total", "counter", "requests", "Requests that it has finished."),
+    ("fleetctl_worker_engine_tokens_total", "counter", "tokens", "Tokens that those took."),
     ("fleetctl_worker_engine_deaths_total", "counter", "deaths", "Times that it died while it was loaded."),
 )
 

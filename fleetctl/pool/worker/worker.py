@@ -28,11 +28,14 @@ from fleetctl.pool.worker.bodies import Bodies, bucket_of
 from fleetctl.pool.worker.calls import Calls
 from fleetctl.pool.worker.demand import Waiting, look
 from fleetctl.pool.worker.desk import Desk
+from fleetctl.pool.worker.drained import follow
+from fleetctl.pool.worker.drained import look as look_for_note
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.intake import Intake
 from fleetctl.pool.worker.loading import Loading
 from fleetctl.pool.worker.others import elsewhere
 from fleetctl.pool.worker.pull import Pull
+from fleetctl.pool.worker.queued import Queued
 from fleetctl.pool.worker.rest import Rest
 from fleetctl.pool.worker.signs import alive, at_work
 from fleetctl.pool.worker.state import state
@@ -60,6 +63,10 @@ class Worker:
         self.ready = False
         """It has been connected, and takes requests."""
         self.connected = False
+        self.drained = False
+        """An operator has taken the box out."""
+        self.drained_note: Path | None = None
+        """The file that says so; None: nobody does."""
         self.closed = asyncio.Event()
         """The connection is over for good."""
         self.desks: dict[str, Desk] = {}
@@ -81,6 +88,8 @@ class Worker:
             desk.engines.append(Engine(one, name, desk.pace))
         engines = [engine for desk in self.desks.values() for engine in desk.engines]
         self.loading = Loading(config.memory, engines, units, self._waiting_for, self._changed, self._elsewhere)
+        self.queue = Queued(tuple(self.desks))
+        self._ending = False
         control = Path(config.control) if config.control else None
         self._server = Server(Rest(self, elsewhere=config.control).handle)
         self._control = (control, Server(Rest(self).handle)) if control else None
@@ -118,12 +127,13 @@ class Worker:
         await self.client.subscribe("cancel.*", cb=self.intake.cancel)
         await self.client.subscribe("ask.*", cb=self.intake.ask)
         await self.client.subscribe(wire.STATE, cb=self._state)
+        look_for_note(self)
         await self.loading.begin()
         self.ready = True
         loops = [self.loading.run(), at_work(self.intake), alive(self.intake), self._look(), self._remind()]
+        loops += [follow(self), *(self._pump(desk) for desk in self.desks.values())]
         if self.bucket is not None:
             loops.append(self.bucket.watch(sweeps=False))
-        loops += [self._pump(desk) for desk in self.desks.values()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def _make(self) -> None:
@@ -148,7 +158,7 @@ class Worker:
         """Take no more, give back what has not begun, let the rest finish for so many seconds, and give that back too.
 
         A stream that is not over by then is broken off: its request is acknowledged, and is not repeated."""
-        self.intake.draining = True
+        self._ending = self.intake.draining = True
         for desk in self.desks.values():
             await self.intake.give_back(desk.clear())
         until = time.monotonic() + limit
@@ -167,6 +177,20 @@ class Worker:
         with suppress(nats.errors.Error):
             await self.client.flush()
         await self.client.close()
+
+    def drain(self, drained: bool) -> None:
+        """Take nothing more until told otherwise: what has not begun goes back, what runs is finished, engines stay."""
+        self.drained, self.loading.held = drained, drained
+        self.intake.draining = drained or self._ending
+        for desk in self.desks.values():
+            if drained:
+                self.intake.task(self.intake.give_back(desk.clear()))
+            self._wake[desk.model].set()
+
+    @property
+    def held(self) -> int:
+        """Requests that are here; one at least while the queue may still send something that was asked for."""
+        return len(self.intake.held) or int(self.intake.draining and self._outstanding())
 
     def _outstanding(self) -> bool:
         """Whether the queue may still send something."""

@@ -30,7 +30,7 @@ def sources_of(fleet: Fleet, live: Release | None) -> list[Source]:
     if live is not None:
         found = [
             Source(rank.box, rank.unit, engine.model, engine.id, engine.model, live.layout or "")
-            for engine in live.engines
+            for engine in live.all_engines
             for rank in engine.ranks
         ]
     for layout, models in fleet.layouts.items():
@@ -41,6 +41,8 @@ def sources_of(fleet: Fleet, live: Release | None) -> list[Source]:
                 split = placement.split is not None
                 engine = f"{layout}/{model}" if split else f"{layout}/{model}@{box}"
                 found.append(Source(box, engine_unit(layout, model), f"{layout}/{model}", engine, model, layout))
+    services = live.pool.services if live is not None and live.pool is not None else ()
+    found += [Source(service.box, service.unit, service.kind) for service in services]
     return found + list(_around(fleet))
 
 

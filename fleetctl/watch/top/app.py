@@ -20,9 +20,10 @@ from fleetctl.errors import FleetError
 from fleetctl.facts.assess import Assessment
 from fleetctl.watch.sample import Sample
 from fleetctl.watch.top.child import PROGRAM
-from fleetctl.watch.top.commands import alone, command_of
+from fleetctl.watch.top.commands import alone, chosen_from, command_of
 from fleetctl.watch.top.dialogs import Ask, Help, Output
 from fleetctl.watch.top.history import History
+from fleetctl.watch.top.pool import pool_lines
 from fleetctl.watch.top.tables import NARROW, WIDE, Table, boxes, over_time
 from fleetctl.watch.top.words import cut
 from fleetctl.watch.top.wrong import remarks
@@ -173,13 +174,16 @@ class Top(App[None]):
         if sample is None:
             screen.query_one("#table", Static).update(Text("  looking at the engines…"))
             return
-        self._selected = max(0, min(self._selected, len(sample.copies) - 1))
+        self._selected = max(0, min(self._selected, len(chosen_from(sample)) - 1))
         table = Table(sample, self.history, width)
-        lines = [Text(), table.head(), *table.copies(self._selected), table.total()]
+        copies = [table.head(), *table.copies(self._selected), table.total()]
+        lines = [Text(), *copies] if sample.copies or sample.pool is None else []
+        in_pool = pool_lines(sample, width, self._selected - len(sample.copies))
+        lines += [Text(), *in_pool] if in_pool else []
         of_boxes = [Text(), *boxes(sample, width)]
         room = height - 2 - len(told) - len(lines) - len(of_boxes)
         tall = min(GRAPH, room - 5) if width >= WIDE else 0
-        in_time = over_time(sample, self.history, width, max(0, tall))
+        in_time = over_time(sample, self.history, width, max(0, tall)) if sample.copies or sample.pool is None else []
         for name, text in (("table", lines), ("boxes", of_boxes), ("time", [Text(), *in_time])):
             screen.query_one(f"#{name}", Static).update(Text("\n").join(text))
 
@@ -232,10 +236,11 @@ class Top(App[None]):
     def action_command(self, key: str) -> None:
         """Show the command of a key for the chosen copy, ask, run it."""
         sample = self._sample
-        if sample is None or not sample.copies:
+        rows = chosen_from(sample) if sample is not None else []
+        if sample is None or not rows:
             self.notify("there is no copy to choose")
             return
-        copy = sample.copies[self._selected]
+        copy = rows[self._selected]
         command = command_of(key, copy, self._options)
         if command.changes and not self._may_change:
             self.notify("--via: run changes where the fleet.yaml is", severity="warning")

@@ -60,6 +60,15 @@ def _seen(sample: Sample, found: Assessment | None, history: History) -> list[st
             told.append(f"{copy.id} is hung: the proxy sends it nothing, for it leaves completions unanswered")
         elif history.stuck(copy.id):
             told.append(f"{copy.id}: requests wait, none runs, and no token is read or made; it may hang")
+    for program in sample.pool.programs if sample.pool is not None else ():
+        where = f"the {program.kind} of the pool on {program.box}"
+        if program.state == "active" and program.why is not None and program.box not in away:
+            told.append(f"{where} is not known: {program.why}")
+        elif program.state == "active" and program.connected is False:
+            told.append(f"{where} has no connection to NATS")
+    for engine in sample.pool.engines if sample.pool is not None else ():
+        if engine.phase == "failed":
+            told.append(f"{engine.id} could not be loaded: {engine.reason or 'no reason told'}")
     if sample.layout is None and not away:
         told.append("no layout of fleetctl is live")
     return told

@@ -22,6 +22,7 @@ from natsserver import PROGRAM, NatsServer, needs_nats
 from fleetctl.pool import nats, wire
 from fleetctl.pool.batch.results import is_answered
 from fleetctl.pool.worker.acked import Acked
+from fleetctl.pool.worker.queued import Queued
 
 pytestmark = needs_nats
 
@@ -86,6 +87,23 @@ def test_each_role_does_its_part_of_a_request(server: NatsServer) -> None:
         assert found.data == b"result"
         for client in (gateway, worker, operator):
             assert client.last_error is None
+            await client.close()
+
+    asyncio.run(story())
+
+
+def test_a_worker_may_tell_what_waits(server: NatsServer) -> None:
+    async def story() -> None:
+        worker, gateway = await connected(server, "worker"), await connected(server, "gateway")
+        await nats.make_streams(worker.jetstream())
+        for lane in ("work", "batch"):
+            await nats.make_consumer(worker.jetstream(), "minilm", lane)  # type: ignore[arg-type]
+        envelope = wire.Envelope("1", "minilm", "/v1/embeddings", "", 0, 0)
+        await gateway.jetstream().publish(wire.subject("minilm"), envelope.pack())
+        told = await Queued(["minilm"]).told(worker)
+        assert told is not None and told["models"]["minilm"]["waiting"] == told["models"]["minilm"]["stored"] == 1
+        assert worker.last_error is None
+        for client in (worker, gateway):
             await client.close()
 
     asyncio.run(story())
