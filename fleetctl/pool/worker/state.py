@@ -3,7 +3,7 @@
 The JSON object::
 
     {"box": "spark1", "version": 1, "time": 1764540000.0, "connected": true, "draining": false,
-     "memory": {"limit": …, "taken": …},                      bytes
+     "memory": {"limit": …, "taken": …, "guard": ""},         bytes; why the guard lets nothing be loaded
      "counts": {"delivered": …, "finished": …, "duplicates": …, "returned": …, "dead": …, "cancelled": …},
      "models": {"minilm": {"waiting": …, "waiting_batch": …,  requests in the queue, as last heard
                            "oldest": …,                       seconds that the oldest of them has waited
@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fleetctl.pool.worker.engine import Engine
+from fleetctl.pool.worker.guarded import said
 
 if TYPE_CHECKING:
     from fleetctl.pool.worker.worker import Worker
@@ -39,7 +40,11 @@ def state(worker: Worker) -> dict[str, Any]:
         "time": time.time(),
         "connected": worker.connected,
         "draining": worker.intake.draining,
-        "memory": {"limit": loading.memory, "taken": sum(e.config.memory for e in loading.engines if _takes(e))},
+        "memory": {
+            "limit": loading.memory,
+            "taken": sum(e.config.memory for e in loading.engines if _takes(e)),
+            "guard": said(loading.guard).hold,
+        },
         "counts": dict(worker.intake.counts),
         "models": {model: _model(worker, model) for model in worker.desks},
     }

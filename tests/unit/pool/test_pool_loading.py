@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from standin_engine import embedding
 from fleetctl.pool import residency
 from fleetctl.pool.client import Client as Http
 from fleetctl.pool.worker import loading
+from fleetctl.pool.worker.state import state
 from fleetctl.pool.worker.worker import Worker
 
 pytestmark = needs_nats
@@ -148,3 +150,40 @@ def test_an_engine_that_somebody_stops_is_not_started_again_at_once(
             assert units.starts == [one.unit, one.unit]
 
     asyncio.run(stopped())
+
+
+def test_what_the_guard_says_is_kept_to_and_its_silence_limits_nothing(
+    server: NatsServer, units: ProcessUnits, tmp_path: Path
+) -> None:
+    status = tmp_path / "status.json"
+
+    def guard(age: float = 0.0, **more: object) -> None:
+        pool = {"hold": "", "memory": None, "reach": "", "out": {}, **more}
+        status.write_text(json.dumps({"at": time.time() - age, "pool": pool}))
+
+    async def guarded() -> None:
+        models = [engine(tmp_path, name, memory=40, pinned=name == "stays") for name in ("stays", "a")]
+        async with asking(server.access) as asker, working(config(server.access, *models, memory=80), units) as worker:
+            hurry(worker)
+            worker.loading.guard = status
+            await until(lambda: phases(worker)["stays"] == "loaded")
+            guard(hold="memory is short")
+            request = await asker.send("a", "waits")
+            await asyncio.sleep(1.2)
+            assert phases(worker) == {"stays": "loaded", "a": "absent"} and not asker.frames.get(request)
+            assert state(worker)["memory"]["guard"] == "memory is short"
+            guard(memory=40)
+            await asyncio.sleep(0.6)
+            assert phases(worker)["a"] == "absent"
+            guard(age=11.0, hold="memory is short")
+            assert await asker.embedding(request) == [embedding("waits")]
+            guard(memory=40, reach="idle", hold="memory is short")
+            await until(lambda: phases(worker) == {"stays": "loaded", "a": "absent"})
+            guard(out={models[1].unit: "it hung 4 times within an hour"})
+            with pytest.raises(loading.RefusedLoadError, match=r"the guard keeps a out .* it hung 4 times"):
+                worker.loading.wish("a", "load")
+            status.write_text("{")
+            worker.loading.wish("a", "load")
+            await until(lambda: phases(worker)["a"] == "loaded")
+
+    asyncio.run(guarded())
