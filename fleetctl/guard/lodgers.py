@@ -99,7 +99,7 @@ class Lodgers:
         self._name = name
         self._read: Tuple[Any, ...] = ()
         self.config: Optional[Config] = None
-        self._at = 0.0
+        self._at = box.now()  # before it was asked it is not silent
         self._told: Dict[str, Told] = {}
         self._over = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()

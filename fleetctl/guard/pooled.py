@@ -11,7 +11,7 @@ there is room again for all that it gave back.
 
 from typing import Any, Dict, List, Optional
 
-from fleetctl.guard.liveness import Liveness
+from fleetctl.guard.liveness import SETTLE, Liveness
 from fleetctl.guard.seen import Action, Lodger, Look, Pool, Settings
 from fleetctl.guard.shortage import GIB, Shortage
 
@@ -43,6 +43,7 @@ class Pooled:
         self.spent = True
         """Nothing of it is left that goes before engines beside the pool."""
         self._acted = 0.0
+        self._silent: Optional[float] = None
         self._before = self._first = self._taken = self._gave = 0
         self._going: Dict[str, float] = {}
         self._ended: Dict[str, float] = {}
@@ -58,6 +59,7 @@ class Pooled:
         if pool is None or look.held or not pool.lodgers:
             self._forget()
             return []
+        self._silent = (look.now if self._silent is None else self._silent) if pool.silent else None
         actions = self._hung(look, pool)
         if self._settings.act == "watch":
             return actions
@@ -69,7 +71,10 @@ class Pooled:
         now, hurry = look.now, shortage.seconds_left(look.memory) < HURRY
         self.hold = shortage.why
         if pool.silent:
-            return self._without_a_worker(look, pool)
+            return self._without_a_worker(look, pool, hurry)
+        if any(not one.phase and one.engine.active in ("active", "activating") for one in pool.lodgers):
+            self.spent = False  # its word is still to come
+            return []
         loaded = [one for one in pool.lodgers if one.phase == "loaded"]
         loose = [one for one in loaded if not one.pinned]
         going = [one for one in pool.lodgers if one.phase == "unloading"]
@@ -123,10 +128,13 @@ class Pooled:
                 actions.append(Action("kill", engine.unit, why))
         return actions
 
-    def _without_a_worker(self, look: Look, pool: Pool) -> List[Action]:
+    def _without_a_worker(self, look: Look, pool: Pool, hurry: bool) -> List[Action]:
         up = [one for one in pool.lodgers if one.engine.active in ("active", "activating")]
         self.spent = not up
         if not up or (self._acted and look.now - self._acted < SETTLED):
+            return []
+        # One that is started again answers within seconds, and has read by then what has to go.
+        if not hurry and look.now - (self._silent or look.now) < SETTLED:
             return []
         return self._end(look, pool, up, "no worker answers, and memory is short")
 
@@ -165,8 +173,11 @@ class Pooled:
         # One that loads is the worker's to wait for; without a word of the worker nothing is known of any.
         judged = [] if pool.silent else [one for one in pool.lodgers if one.phase in ("loaded", "unloading")]
         engines = [one.engine for one in judged if one.engine.active == "active"]
-        self._lives = {engine.unit: self._lives.get(engine.unit, Liveness(self._settings)) for engine in engines}
+        self._lives = {unit: life for unit, life in self._lives.items() if unit in [one.unit for one in engines]}
         for engine in engines:
+            if engine.unit not in self._lives:
+                self._lives[engine.unit] = Liveness(self._settings)
+                self._lives[engine.unit].forget(look.now + SETTLE)
             verdict = self._lives[engine.unit].see(look.now, engine)
             if verdict.ask:
                 actions.append(Action("ask", engine.unit, verdict.ask))

@@ -27,7 +27,7 @@ FILE: dict[str, Any] = {
 LIVE = pooled(firewall={})
 
 
-def scene(moving: bool = False, **changes: Any) -> Scene:
+def scene(*, moving: bool = False, **changes: Any) -> Scene:
     facts = {"a": {"moving": "20261201T000000Z-abcd"}} if moving else {}
     return Scene(office(**{**FILE, **changes}), (LIVE,), LIVE, all_in_pool(boxes_in(LIVE, 1, **facts), LIVE), {})
 
@@ -76,7 +76,7 @@ def test_what_is_wrong_with_workers_models_and_the_queue_is_found(a: PoolTold, b
 
 
 def test_a_pool_without_a_firewall_is_said_once() -> None:
-    keys = {"proxy__api_keys": {"app": {"env": "KEY"}}}
+    keys: dict[str, Any] = {"proxy__api_keys": {"app": {"env": "KEY"}}}
     (one,) = find(scene(firewall=None, **keys), {"a": WELL, "b": WELL})
     assert one.code == "Q06" and "without TLS" in one.says and "ask for no key" in one.says
 

@@ -15,11 +15,14 @@ import pytest
 from pooled import pooled
 from test_guard_decisions import GIB, settings
 
-from fleetctl.guard import box, lodgers
+from fleetctl.guard import __main__ as main
+from fleetctl.guard import box, lodgers, systemd
 from fleetctl.guard.decide import Guard
 from fleetctl.guard.lodgers import Lodgers, config_in, told_in
+from fleetctl.guard.notes import Notes
 from fleetctl.guard.seen import Action, Answer, Engine, Lodger, Look, Memory, Pool
 from fleetctl.pool import residency
+from fleetctl.pool.worker import guarded
 
 
 @dataclass
@@ -209,7 +212,10 @@ def test_one_that_loads_is_stopped_before_those_that_work() -> None:
 
 
 def test_without_a_worker_the_guard_stops_them_itself_the_pinned_last() -> None:
-    b = Box(models(), available=3, others=1, worker=False)
+    b = Box(models(), available=3, others=0, worker=False)
+    b.seconds(9)
+    assert b.did() == [], "it may only be starting again"
+    b.others = 1
     b.seconds(90)
     assert [unit for kind, unit in b.did() if kind == "stop"] == ["old", "busy", "idle", "pinned"]
 
@@ -324,7 +330,7 @@ def test_the_worker_is_asked_and_its_silence_is_seen(tmp_path: Path, monkeypatch
 
     try:
         deadline = time.monotonic() + 10
-        while pool().silent and time.monotonic() < deadline:
+        while not all(one.phase for one in pool().lodgers if one.engine.unit == unit) and time.monotonic() < deadline:
             time.sleep(0.02)
         seen = {one.engine.unit: one for one in pool().lodgers}[unit]
         assert (seen.phase, seen.pinned, seen.engine.running) == ("loaded", True, 2)
@@ -335,3 +341,52 @@ def test_the_worker_is_asked_and_its_silence_is_seen(tmp_path: Path, monkeypatch
         assert pool().silent
     finally:
         looked.end()
+
+
+def test_what_the_guard_writes_is_what_the_worker_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = pooled()
+    folder = tmp_path / "generations/1"
+    folder.mkdir(parents=True)
+    (folder / "release.json").write_text(release.model_dump_json())
+    (tmp_path / "current").symlink_to("generations/1")
+    (tmp_path / "worker.json").write_text(json.dumps(worker_json(release)))
+    monkeypatch.setattr(box, "CURRENT", str(tmp_path / "current"))
+    monkeypatch.setattr(box, "ACTING", str(tmp_path / "acting"))
+    monkeypatch.setattr(box, "held", lambda: "")
+    monkeypatch.setattr(box, "memory", lambda: Memory(120 * GIB, 3 * GIB, pressure=0.0))
+    monkeypatch.setattr(lodgers, "CONFIG", str(tmp_path / "worker.json"))
+    monkeypatch.setattr(lodgers, "_state", lambda config: {"models": worker_models()})
+    monkeypatch.setattr(lodgers, "EVERY", 0.01)
+    acts: list[tuple[str, str]] = []
+    state = {"ActiveState": "active", "InvocationID": "1"}
+    monkeypatch.setattr(systemd, "act", lambda kind, unit: acts.append((kind, unit)) or "")
+    monkeypatch.setattr(systemd, "states", lambda units: dict.fromkeys(units, state))
+    notes = Notes(str(tmp_path / "notes"), str(tmp_path / "status.json"))
+    monkeypatch.setattr(main, "Notes", lambda: notes)
+    service = main.Service(settings(address="127.0.0.1", port=0, proxies=("127.0.0.1",), others={}))
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and guarded.said(tmp_path / "status.json").reach != "idle":
+        service._tick()
+        time.sleep(0.02)
+    said = guarded.said(tmp_path / "status.json")
+    assert "3.00 GiB available" in said.hold and said.memory == 13 * GIB + 90 * 2**20 - 5 * GIB and acts == []
+    service._tick = lambda: None  # type: ignore[method-assign]
+    service.stop()
+    service.run()
+
+
+def worker_models() -> dict[str, Any]:
+    return {
+        name: {
+            "engines": [
+                {
+                    "unit": f"fleetctl-pool-{name}.service",
+                    "phase": "loaded",
+                    "pinned": name == "minilm",
+                    "running": 0,
+                    "busy_seconds": 0.0,
+                }
+            ]
+        }
+        for name in ("minilm", "small")
+    }
