@@ -359,7 +359,12 @@ def test_what_the_guard_writes_is_what_the_worker_reads(tmp_path: Path, monkeypa
     monkeypatch.setattr(lodgers, "EVERY", 0.01)
     acts: list[tuple[str, str]] = []
     state = {"ActiveState": "active", "InvocationID": "1"}
-    monkeypatch.setattr(systemd, "act", lambda kind, unit: acts.append((kind, unit)) or "")
+
+    def act(kind: str, unit: str) -> str:
+        acts.append((kind, unit))
+        return ""
+
+    monkeypatch.setattr(systemd, "act", act)
     monkeypatch.setattr(systemd, "states", lambda units: dict.fromkeys(units, state))
     notes = Notes(str(tmp_path / "notes"), str(tmp_path / "status.json"))
     monkeypatch.setattr(main, "Notes", lambda: notes)
