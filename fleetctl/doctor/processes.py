@@ -52,7 +52,7 @@ PORT = Kind(
     "P04",
     Severity.ERROR,
     "A port of ours is somebody else's",
-    "ports of the live layout's engines and of its proxy that another process listens on",
+    "ports of the live layout's engines, of its proxy and of its pool's programs that another process listens on",
     "Ours cannot start, or requests meant for it go to something else.",
     "stop what has the port, or give the engine another `port:` in fleet.yaml",
     "ss(8), EADDRINUSE",
@@ -119,6 +119,9 @@ def wanted_ports(scene: Scene, box: str) -> dict[int, str]:
     found = ports_of(scene.live, box)
     if scene.live.proxy and box in scene.live.proxy.boxes:
         found[scene.live.proxy.port] = "the proxy"
+    for service in scene.live.pool.on(box) if scene.live.pool else ():
+        if service.port:
+            found[service.port] = {"nats": "NATS", "gateway": "the gateway", "worker": "the worker"}[service.kind]
     return found
 
 

@@ -9,8 +9,10 @@ import pytest
 from planned import boxes_in, layout, office
 from pooled import MINILM, PASSWORDS, SMALL, all_in_pool, pooled
 
+from fleetctl.doctor import processes
 from fleetctl.doctor.pool import PoolTold, Store, ask, find
 from fleetctl.doctor.scene import Scene
+from fleetctl.facts.types import ProcessFacts
 from fleetctl.onbox.examine_pool import store_of
 
 GIB = 2**30
@@ -94,3 +96,15 @@ def test_the_size_of_the_store_is_that_of_its_files(tmp_path: Path) -> None:
     found = store_of(str(tmp_path))
     assert found is not None and 100_000 <= found["used"] < 300_000 and found["free"] > 0
     assert store_of(str(tmp_path / "none")) is None
+
+
+def test_a_port_of_the_pool_that_another_process_has_is_found() -> None:
+    seen = scene()
+    mine = ProcessFacts(pid=1, comm="nats-server", unit="fleetctl-nats.service")
+    stranger = ProcessFacts(pid=4711, comm="python3", unit="other.service")
+    ports = {"ports": {4222: mine, 8090: stranger}}
+    facts = {**seen.observed, "a": seen.observed["a"].model_copy(update=ports)}
+    found = processes.find(Scene(seen.fleet, seen.releases, seen.live, facts, {}), {"a": processes.ProcessesTold()})
+    assert [one.says for one in found] == [
+        "port 8090 of a, for the gateway, belongs to python3 (pid 4711, other.service)"
+    ]
