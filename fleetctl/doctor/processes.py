@@ -191,9 +191,10 @@ def _outside(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
 
 
 def _by_hand(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
-    if not view.scene.live.ranks_on(box):
+    live = view.scene.live
+    if not (live.ranks_on(box) or live.lodgers_on(box)):
         return  # nothing of fleetctl is in its way
-    gone = set(view.scene.live.superseded.get(box, ()))
+    gone = set(live.superseded.get(box, ()))
     found: dict[str, list[EngineProcess]] = {}
     for p in told.with_gpus():
         of_system = (p.unit or "").endswith(".service") and not p.of_user

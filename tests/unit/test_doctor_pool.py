@@ -108,3 +108,9 @@ def test_a_port_of_the_pool_that_another_process_has_is_found() -> None:
     assert [one.says for one in found] == [
         "port 8090 of a, for the gateway, belongs to python3 (pid 4711, other.service)"
     ]
+
+
+def test_an_engine_that_somebody_started_on_a_box_of_the_pool_is_found() -> None:
+    stranger = processes.EngineProcess(pid=4711, comm="vllm", parent=1, program="vllm")
+    (found,) = processes.find(scene(), {"b": processes.ProcessesTold(processes=(stranger,))})
+    assert (found.code, found.box) == ("P03", "b")
