@@ -47,7 +47,7 @@ def test_what_is_idle_goes_first_comes_back_when_asked_for_and_what_hangs_is_sta
         assert moving.unit("box2", OTHER)[0] == "inactive" and not asked.done()
         _available(moving, 4096)
         assert asked.result().status_code == 200, "it has waited in the queue"
-    assert "the pool has its memory again" in said(moving, "box2")
+    eventually(lambda: "the pool has its memory again" in said(moving, "box2"), lambda: said(moving, "box2"))
 
     moving.sh("box2", f"systemctl kill --kill-whom=all --signal=SIGSTOP {OTHER}")
     assert ask(moving, "other").status_code == 200, said(moving, "box2")
