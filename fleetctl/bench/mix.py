@@ -62,6 +62,11 @@ class Mix(BaseModel):
             raise ValueError("kind: chat has an answer:, and kind: embeddings has none")
         return self
 
+    @property
+    def task(self) -> str:
+        """What a model has to do for it."""
+        return "embed" if self.kind == "embeddings" else "generate"
+
 
 def load_mix(name: str) -> Mix:
     """A built-in mix, or one of a file: one mix, or several of which the first counts.

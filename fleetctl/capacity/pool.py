@@ -88,7 +88,34 @@ def pool_room(box: str, where: str, memory: int, lodgers: Sequence[Lodger]) -> R
                 hint=f"lower memory: of {lodger.model}{', take pin: from another model' if pinned else ''}, or take "
                 f"{box} out of its pool:",
             )
+    lines += _at_once(left, [lodger for lodger in lodgers if not lodger.pinned])
     return Room(memory, tuple(lodgers), tuple(lines))
+
+
+def _at_once(left: int, lodgers: Sequence[Lodger]) -> list[str]:
+    """How many models that are not pinned ``left`` bytes hold beside each other; nothing of fewer than two."""
+    if len(lodgers) < 2:
+        return []
+    total = sum(lodger.memory for lodger in lodgers)
+    if total <= left:
+        return [f"all {len(lodgers)} that are not pinned fit at once: {_rest(left - total)}"]
+    largest = sorted(lodgers, key=lambda lodger: -lodger.memory)
+    least, most = _fitting(left, largest), _fitting(left, largest[::-1])
+    many = f"{least} of them fit{'s' if least == 1 else ''}" if least == most else f"{least} to {most} of them fit"
+    names = ", ".join(lodger.model for lodger in largest[:least])
+    of = f"the {least} largest" if least > 1 else "the largest"
+    return [f"{len(lodgers)} are not pinned, {gib(total)} together: {many} at once, {of}: {names}"]
+
+
+def _fitting(left: int, lodgers: Sequence[Lodger]) -> int:
+    """How many of these, taken in their order, fit."""
+    count = 0
+    for lodger in lodgers:
+        left -= lodger.memory
+        if left < 0:
+            break
+        count += 1
+    return count
 
 
 def _rest(left: int) -> str:

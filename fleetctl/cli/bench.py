@@ -34,6 +34,10 @@ class UnderTest(NamedTuple):
     standing: Standing | None = None
 
 
+THROUGH_PROXY = "proxy"
+"""What is measured, where it is the layout as a whole."""
+
+
 class _Load(Shortened):
     usual = "load"
 
@@ -122,7 +126,7 @@ def bench(
     recording = read_recording(replay) if replay else None
     kind = mix_of(mix, shared_prefix)
     ways: dict[str, Any] = {"fleet": fleet, "via": via, "accept_new": accept_new, "ssh_config": ssh_config}
-    with endpoint_of(name, against, api_key_env, proxy=proxy, yes=yes, json=json, **ways) as tested:
+    with endpoint_of(name, against, api_key_env, proxy=proxy, yes=yes, json=json, task=kind.task, **ways) as tested:
         under_test = Bench(
             tested.endpoint,
             kind,
@@ -130,7 +134,7 @@ def bench(
             seed=seed,
             timeout=time_of("--timeout", timeout, least=0.1),
             stream=not whole,
-            gauges=not proxy,
+            gauges=not proxy and tested.what != THROUGH_PROXY,
         )
         for note in under_test.met.notes:
             say(note, as_json=json)
@@ -246,8 +250,12 @@ def endpoint_of(
     via: str | None,
     accept_new: bool,
     ssh_config: Path | None,
+    task: str = "generate",
 ) -> Iterator[UnderTest]:
-    """What is to be measured. An engine that serves is loaded only when the operator agrees."""
+    """What is to be measured. An engine that serves is loaded only when the operator agrees.
+
+    A model of a pool is measured through the proxy and the queue, as clients reach it: on no box alone.
+    """
     from dataclasses import replace
 
     from fleetctl.errors import SpecError
@@ -264,15 +272,21 @@ def endpoint_of(
     from fleetctl.run.benching import reached, standing, through_proxy
 
     with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True) as subject:
-        found = standing(subject, name)
+        found = standing(subject, name, task)
+        models = {one.model for one in found.pooled}
+        if name is not None and models and name not in models:
+            raise SpecError(
+                f"{name}: requests for models of the pool wait in one queue, and any box takes them",
+                hint=f"name a model: fleetctl bench {min(models)}",
+            )
         agree(list(found.serving), yes=yes)
-        if proxy:
+        if proxy or (len(models) == 1 and len(found.pooled) == len(found.engines)):
             way = through_proxy(subject, found)
             say(way.told, as_json=json)
-            yield UnderTest(way.endpoint, "proxy", found.engines[0].served_as[0], subject, found)
+            yield UnderTest(way.endpoint, THROUGH_PROXY, found.engines[0].served_as[0], subject, found)
             return
         if len(found.engines) > 1:
-            names = ", ".join(engine.id for engine in found.engines)
+            names = ", ".join(dict.fromkeys(e.model if e.model in models else e.id for e in found.engines))
             raise SpecError(f"there are several: {names}", hint="name one, or take --through-proxy for all of them")
         with reached(subject, found.engines[0]) as way:
             say(f"{found.engines[0].id}, {way.told}", as_json=json)

@@ -171,7 +171,7 @@ class _Tour:
 
     def _now(self) -> tuple[str, int | None]:
         """The layout that is live, and its generation. Raises RefusedError where none is."""
-        now = standing(self._subject, None)
+        now = standing(self._subject, None, None)
         return now.release.layout or "", now.generation
 
     def _where(self) -> str:
@@ -184,7 +184,7 @@ class _Tour:
     def _watched(self, origin: str, goal: str) -> Iterator[None]:
         """A client asks through the proxy all the time, as those of the fleet do, where it answers at all."""
         try:
-            found = standing(self._subject, self._wish.model)
+            found = standing(self._subject, self._wish.model, self._wish.mix.task)
             way = through_proxy(self._subject, found)
         except FleetError:
             yield

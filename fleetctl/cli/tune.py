@@ -94,7 +94,7 @@ def tune(
     from fleetctl.cli.writing_tuned import write_concurrency, write_settings
     from fleetctl.errors import SpecError
     from fleetctl.profiles.folders import known_profiles, own_folders
-    from fleetctl.run.benching import standing
+    from fleetctl.run.benching import refuse_pooled, standing
     from fleetctl.run.measuring import Wanted, parse_settings
 
     wanted = Wanted(parse_settings(settings or ()), repeats)
@@ -133,6 +133,11 @@ def tune(
         moves = drain or bool(settings)
         with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=not moves) as subject:
             there = standing(subject, name)
+            refuse_pooled(
+                there,
+                "its worker measures how much its engines take at once, and no request goes past the queue",
+                "`fleetctl bench MODEL -c CLIENTS` measures the pool; concurrency: of the placement bounds an engine",
+            )
             chosen = tuning.one_model(there)
             if settings:
                 for one in tuning.settings_tried(subject, there, ways, wanted):

@@ -11,12 +11,13 @@ from fleetctl.doctor.engines.family import ENGINES
 from fleetctl.doctor.finding import Kind
 from fleetctl.doctor.link.family import LINK
 from fleetctl.doctor.memory.family import FAMILY as MEMORY
+from fleetctl.doctor.pool import POOL
 from fleetctl.doctor.processes import PROCESSES
 from fleetctl.doctor.proxy.family import PROXY
 from fleetctl.doctor.scene import Family
 from fleetctl.doctor.units.family import UNITS
 
-FAMILIES: tuple[Family[Any], ...] = (UNITS, PROCESSES, CLIENTS, PROXY, MEMORY, BOX, LINK, ENGINES, ADAPTERS)
+FAMILIES: tuple[Family[Any], ...] = (UNITS, PROCESSES, CLIENTS, PROXY, MEMORY, BOX, LINK, ENGINES, ADAPTERS, POOL)
 
 
 def kinds() -> dict[str, Kind]:

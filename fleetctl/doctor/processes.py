@@ -52,7 +52,7 @@ PORT = Kind(
     "P04",
     Severity.ERROR,
     "A port of ours is somebody else's",
-    "ports of the live layout's engines and of its proxy that another process listens on",
+    "ports of the live layout's engines, of its proxy and of its pool's programs that another process listens on",
     "Ours cannot start, or requests meant for it go to something else.",
     "stop what has the port, or give the engine another `port:` in fleet.yaml",
     "ss(8), EADDRINUSE",
@@ -119,6 +119,9 @@ def wanted_ports(scene: Scene, box: str) -> dict[int, str]:
     found = ports_of(scene.live, box)
     if scene.live.proxy and box in scene.live.proxy.boxes:
         found[scene.live.proxy.port] = "the proxy"
+    for service in scene.live.pool.on(box) if scene.live.pool else ():
+        if service.port:
+            found[service.port] = {"nats": "NATS", "gateway": "the gateway", "worker": "the worker"}[service.kind]
     return found
 
 
@@ -188,9 +191,10 @@ def _outside(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
 
 
 def _by_hand(view: Settled, box: str, told: ProcessesTold) -> Iterator[Finding]:
-    if not view.scene.live.ranks_on(box):
+    live = view.scene.live
+    if not (live.ranks_on(box) or live.lodgers_on(box)):
         return  # nothing of fleetctl is in its way
-    gone = set(view.scene.live.superseded.get(box, ()))
+    gone = set(live.superseded.get(box, ()))
     found: dict[str, list[EngineProcess]] = {}
     for p in told.with_gpus():
         of_system = (p.unit or "").endswith(".service") and not p.of_user

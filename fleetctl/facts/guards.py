@@ -24,6 +24,16 @@ class GuardedEngine(Seen):
     counters: bool = False
 
 
+class GuardedPool(Seen):
+    """The pool of the box as the guard sees it. ``hold`` says why nothing may be loaded, ``memory`` how many bytes its
+    engines may take (None: all that is the pool's), ``out`` why units stay out; ``worker``: whether one answers."""
+
+    hold: str = ""
+    memory: int | None = None
+    out: dict[str, str] = {}
+    worker: bool = True
+
+
 class GuardStatus(Seen):
     """What a guard said within the last seconds. Sizes are bytes, times seconds since the epoch."""
 
@@ -41,6 +51,7 @@ class GuardStatus(Seen):
     asked: int = 0
     refused: tuple[str, ...] = ()
     engines: tuple[GuardedEngine, ...] = ()
+    pool: GuardedPool | None = None
 
 
 class GuardEvent(Seen):
@@ -104,6 +115,12 @@ def guard_problems(name: str, facts: GuardFacts, *, wanted: bool) -> list[str]:
     elif status.refused and not status.asked:
         found.append(f"{name}: {', '.join(status.refused)} asks the guard, and is not known as the proxy's address")
     found += [f"{name}: {engine.unit} is {engine.phase}: {engine.out}" for engine in status.engines if engine.out]
+    if status.pool is not None:
+        found += [f"{name}: {unit} stays out of the pool: {why}" for unit, why in status.pool.out.items()]
+        if status.pool.memory is not None:
+            found.append(f"{name}: the pool may take {size(status.pool.memory)} for now: the box was short of memory")
+        if not status.pool.worker:
+            found.append(f"{name}: the worker of the pool does not answer the guard")
     if status.short:
         found.append(f"{name}: memory is short: {status.short}")
     if facts.others:

@@ -18,8 +18,9 @@ from fleetctl.guard.agent import Agent, addresses
 from fleetctl.guard.asking import Watch
 from fleetctl.guard.decide import Guard, memory_told
 from fleetctl.guard.fellows import Fellows
+from fleetctl.guard.lodgers import Lodgers, Told
 from fleetctl.guard.notes import Notes
-from fleetctl.guard.seen import Action, Engine, Look, Settings, settings_from
+from fleetctl.guard.seen import Action, Counters, Engine, Look, Settings, settings_from
 from fleetctl.guard.uses import Uses
 from fleetctl.onbox.connections import open_from
 from fleetctl.onbox.services import Services
@@ -40,6 +41,7 @@ class Service:
         self._boot = _boot()
         self._guard = Guard(settings, self._notes.saved(self._boot))
         self._layout = box.Layout(settings.box)
+        self._lodgers = Lodgers(settings.box)
         self._watches: Dict[str, Watch] = {}
         self._fellows: Dict[str, Fellows] = {}
         self._agent: Optional[Agent] = None
@@ -75,12 +77,16 @@ class Service:
 
     def _tick(self) -> None:
         self._listen()
-        places = self._layout.look()
-        self._follow(places)
-        states = systemd.states([place.unit for place in places])
+        places, pooled = self._layout.look(), self._lodgers.look()
+        self._follow(places, pooled)
+        states = systemd.states([place.unit for place in (*places, *pooled)])
         held = box.held()
         engines = tuple(self._engine(place, states.get(place.unit, {})) for place in places)
-        look = Look(box.now(), box.memory(), engines, held)
+
+        def lodger(place: box.Place, told: Told, counted: Counters) -> Engine:
+            return self._lodger(place, states.get(place.unit, {}), told, counted)
+
+        look = Look(box.now(), box.memory(), engines, held, self._lodgers.pool(lodger))
         for action in self._guard.see(look):
             self._do(action, look)
         self._write_down(look)
@@ -109,13 +115,13 @@ class Service:
         fellows = self._fellows.get(server)
         return why or (fellows.why_out() if fellows is not None else "")
 
-    def _follow(self, places: List[box.Place]) -> None:
+    def _follow(self, places: List[box.Place], pooled: List[box.Place]) -> None:
         """One watch for each engine of the current layout, and where this is the head's box one for its other ranks.
 
         A follower looks at its head's counters: they say how many requests run on the whole.
         """
         self._follow_fellows(places)
-        wanted = {place.unit: place for place in places}
+        wanted = {place.unit: place for place in (*places, *pooled)}
         for unit, watch in list(self._watches.items()):
             if wanted.get(unit) != watch.place:
                 watch.end()
@@ -157,6 +163,21 @@ class Service:
             told=told,
         )
 
+    def _lodger(self, place: box.Place, state: Dict[str, str], told: Told, counted: Counters) -> Engine:
+        """An engine of the pool: the worker says what runs on it, and what has ended is a sign of life too."""
+        watch = self._watches.get(place.unit)
+        seen = watch.now() if watch else None
+        return Engine(
+            unit=place.unit,
+            active=state.get("ActiveState", ""),
+            run=state.get("InvocationID", ""),
+            most=place.most,
+            running=max(told.running, seen.running if seen else 0),
+            waiting=seen.waiting if seen else 0,
+            counters=(*(seen.counters if seen else ()), *counted) or None,
+            answer=watch.answer if watch else None,
+        )
+
     def _do(self, action: Action, look: Look) -> None:
         if action.kind == "ask":
             watch = self._watches.get(action.unit)
@@ -170,7 +191,7 @@ class Service:
             # A move takes this lock once after its claim: it waits for what has begun, and nothing begins after.
             fcntl.flock(acting, fcntl.LOCK_EX)
             held = box.held()
-            places = self._layout.look()
+            places = [*self._layout.look(), *self._lodgers.look()]
             if held or action.unit not in [place.unit for place in places]:
                 self._notes.event("note", action.unit, "no %s after all: %s" % (action.kind, held or "another layout"))
                 return
@@ -207,6 +228,7 @@ class Service:
                 "listening": self._agent is not None,
                 "asked": self._agent.asked if self._agent else 0,
                 "refused": sorted(self._agent.refused) if self._agent else [],
+                "pool": self._told_pool(look),
                 "engines": [
                     {
                         "unit": engine.unit,
@@ -222,6 +244,12 @@ class Service:
                 **memory_told(memory),
             }
         )
+
+    def _told_pool(self, look: Look) -> Optional[Dict[str, Any]]:
+        """What the worker reads (fleetctl/pool/worker/guarded.py), and what the guard sees of the pool."""
+        if look.pool is None:
+            return None
+        return dict(self._guard.pool.told(), worker=not look.pool.silent)
 
     def _measure(self, look: Look) -> None:
         """What the services take now. Last of all in a second, and not while memory is short: then seconds count."""

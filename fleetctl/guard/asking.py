@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import socket
 import threading
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -100,8 +101,29 @@ class Watch:
             self._asking.clear()
 
 
+class _OverSocket(http.client.HTTPConnection):
+    """To an engine that listens at a Unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """As http.client has it."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def connection_to(address: str, port: int, timeout: float) -> http.client.HTTPConnection:
+    """A connection to an address, or to ``unix:PATH``."""
+    if address.startswith("unix:"):
+        return _OverSocket(address[len("unix:") :], timeout)
+    return http.client.HTTPConnection(address, port, timeout=timeout)
+
+
 def _get(place: Place, path: str) -> Tuple[int, str]:
-    connection = http.client.HTTPConnection(place.address, place.port, timeout=LATE)
+    connection = connection_to(place.address, place.port, LATE)
     try:
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
@@ -142,7 +164,7 @@ def completion(place: Place, within: float) -> Tuple[bool, bool, str]:
 
 def _status(place: Place, deadline: float) -> int:
     """Status of the whole answer to the question that proves an engine which completes nothing."""
-    connection = http.client.HTTPConnection(place.address, place.port, timeout=max(0.1, deadline - time.monotonic()))
+    connection = connection_to(place.address, place.port, max(0.1, deadline - time.monotonic()))
     try:
         headers = {"Content-Type": "application/json", "Connection": "close"}
         connection.request("POST", place.path, place.question, headers)
@@ -155,7 +177,7 @@ def _status(place: Place, deadline: float) -> int:
 
 def _first_word(place: Place, path: str, body: Dict[str, Any], deadline: float) -> Tuple[int, str]:
     """Status, and what came first of the answer."""
-    connection = http.client.HTTPConnection(place.address, place.port, timeout=max(0.1, deadline - time.monotonic()))
+    connection = connection_to(place.address, place.port, max(0.1, deadline - time.monotonic()))
     try:
         headers = {"Content-Type": "application/json", "Connection": "close"}
         connection.request("POST", path, json.dumps(body), headers)

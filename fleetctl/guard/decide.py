@@ -13,6 +13,7 @@ works on the fleet nothing is done and the proxy hears nothing bad: what is on t
 from typing import Any, Dict, List, Optional
 
 from fleetctl.guard.liveness import Liveness
+from fleetctl.guard.pooled import Pooled
 from fleetctl.guard.seen import Action, Answer, Engine, Look, Memory, Settings
 from fleetctl.guard.shortage import GIB, Shortage
 
@@ -60,6 +61,7 @@ class Guard:
     def __init__(self, settings: Settings, kept: Optional[Dict[str, Any]] = None) -> None:
         self._settings = settings
         self.shortage = Shortage(settings)
+        self.pool = Pooled(settings)
         self._states: Dict[str, _State] = {}
         self._held = ""
         self._kept = kept or {}
@@ -84,7 +86,7 @@ class Guard:
         """One second: what was seen, and what is to be done about it."""
         begun = self.shortage.why
         self.shortage.see(look.now, look.memory)
-        actions = self._on_memory(begun, self.shortage.why)
+        actions = self._on_memory(begun, self.shortage.why) + self.pool.see(look, self.shortage)
         self._states = {engine.unit: self._state(engine.unit) for engine in look.engines}
         if look.held:
             return actions + self._stand_back(look)
@@ -153,11 +155,11 @@ class Guard:
         return [Action("ask", engine.unit, verdict.ask)] if verdict.ask else []
 
     def _is_next(self, look: Look, engine: Engine) -> bool:
-        """One engine at a time, those that come first in the release: one may be enough."""
+        """One engine at a time, those that come first in the release: one may be enough. The pool gives first."""
         states = self._states.values()
         busy = any(state.phase in (LEAVING, STOPPING) and state.cause == MEMORY for state in states)
         gone = [state for state in states if state.phase == STOPPED]
-        return not busy and all(look.now - state.since >= SETTLED for state in gone)
+        return not busy and self.pool.spent and all(look.now - state.since >= SETTLED for state in gone)
 
     def _leave(self, look: Look, engine: Engine, state: _State, cause: str, why: str) -> List[Action]:
         if self._settings.act == "watch":

@@ -50,6 +50,23 @@ class Engine(NamedTuple):
     """How often whoever asks was told that this engine is out, since it is: the proxies, or the guard of the head."""
 
 
+class Lodger(NamedTuple):
+    """One engine of the pool. ``phase`` and ``pinned`` are what the worker says; ``most`` of the engine is its
+    ``memory:``."""
+
+    engine: Engine
+    phase: str = ""
+    pinned: bool = False
+
+
+class Pool(NamedTuple):
+    """The pool of the box. ``memory``: bytes of all its engines; ``silent``: no worker answers."""
+
+    memory: int
+    lodgers: Tuple[Lodger, ...]
+    silent: bool = False
+
+
 class Look(NamedTuple):
     """One second. ``now`` counts from boot, also while the box sleeps. ``held``: why nothing may be done."""
 
@@ -57,6 +74,8 @@ class Look(NamedTuple):
     memory: Memory
     engines: Tuple[Engine, ...] = ()
     held: str = ""
+    pool: Optional[Pool] = None
+    """None: the current layout has none here."""
 
 
 class Action(NamedTuple):

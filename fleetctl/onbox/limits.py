@@ -34,11 +34,11 @@ QUIET = ("ping", "facts", "watch", "clock", "lock_beat", "unit_states")  # asked
 
 _READ = """
 adapter_read adapters_index adapters_look addresses benches box_kind clock connects drained_read
-engine_processes examine_clients examine_engines examine_link examine_memory examine_processes examine_proxy
-examine_units firewall_before firewall_look fleet_text gate_failures generation_read guard_status history
-journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping pool_idle pool_state
-programs_look proxy_figures proxy_requests start_lines superseded_read superseded_states survey tunings unit_states
-watch
+engine_processes examine_clients examine_engines examine_link examine_memory examine_pool examine_processes
+examine_proxy examine_units firewall_before firewall_look fleet_text gate_failures generation_read guard_status history
+journal_lines journal_read journal_taken link_interfaces logs memory_left memory_lines ping pool_idle
+pool_state programs_look proxy_figures proxy_requests start_lines superseded_read superseded_states survey tunings
+unit_states watch
 """
 _DONE = """
 adapter_put adapter_seal adapter_sent adapters_drop adapters_load adapters_note adapters_restore

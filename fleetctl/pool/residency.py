@@ -16,7 +16,8 @@ loaded without a request or a wish.
 What is promised, whatever the demand (tests/unit/pool/test_pool_residency.py):
 
 - Models that are loaded, loading or unloading never take more than the memory. The guard's reserve is not in it.
-- A pinned model is never evicted; its memory is kept free for it while it cannot be loaded.
+- A pinned model is never evicted, but where the box itself has run short and nothing else is left
+  (:data:`Reach`); its memory is kept free for it while it cannot be loaded.
 - A model that runs requests is not stopped: evicting means to give it no more of them, and to stop it after the last.
 - Requests that have waited for ``Rules.starving`` are served in the order in which they came, whatever it costs: memory
   that becomes free is kept for the oldest, and all that has had its time goes for it.
@@ -35,6 +36,9 @@ Phase = Literal["absent", "loading", "loaded", "unloading", "failed"]
 """``unloading`` begins when it gets no more requests and ends when its process has ended; ``failed`` has no process."""
 Wish = Literal["load", "evict"]
 """``load``: now, without a request; met, and forgotten, once it is loaded. ``evict``: stays out until another wish."""
+Reach = Literal["", "idle", "unpinned", "pinned"]
+"""What goes where the memory has become less than what is loaded: nothing, what is idle and not pinned, what runs
+requests too, and pinned ones too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ class State:
 
     memory: int
     engines: Sequence[Engine]
+    hold: bool = False
+    """The box is short of memory: nothing is loaded, and nothing goes for what waits."""
+    reach: Reach = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +163,11 @@ def decide(now: float, state: State, rules: Rules = RULES) -> list[Load | Evict]
             actions.append(Evict(one.model, "an operator wishes it"))
             leaving.add(one.model)
             budget.coming += one.memory
-    for wanted in candidates(now, state, rules):
+    for one in _shed(now, state, held - budget.coming - state.memory, leaving, rules):
+        actions.append(Evict(one.model, "the box is short of memory"))
+        leaving.add(one.model)
+        budget.coming += one.memory
+    for wanted in () if state.hold else candidates(now, state, rules):
         may_load = loading < rules.loads_at_once and not _backs_off(now, wanted, rules)
         if wanted.memory <= budget.free:
             budget.free -= wanted.memory
@@ -230,6 +241,19 @@ def missed(now: float, engine: Engine, rules: Rules = RULES) -> float:
         rate += 0.5 / (max(0.0, now - engine.last_used) + rules.recent)
     chance = 1 - math.exp(-rate * rules.horizon)
     return (chance + engine.requests_waiting + engine.running) * load * (1 + rate * load / 2)
+
+
+def _shed(now: float, state: State, over: int, leaving: Iterable[str], rules: Rules) -> list[Engine]:
+    """Engines that free ``over`` bytes, as far as it may be reached: idle ones first, those that are pinned last."""
+    reach = {"": -1, "idle": 0, "unpinned": 1, "pinned": 2}[state.reach]
+    loaded = [one for one in state.engines if one.phase == "loaded" and one.model not in leaving]
+    ranked = [(2 if one.pinned else int(one.running > 0), one) for one in loaded]
+    chosen: list[Engine] = []
+    for rank, one in sorted(ranked, key=lambda two: (two[0], missed(now, two[1], rules) / max(two[1].memory, 1))):
+        if rank > reach or sum(two.memory for two in chosen) >= over:
+            break
+        chosen.append(one)
+    return chosen
 
 
 class _Budget:

@@ -16,7 +16,7 @@ from fleetctl.facts.proxies import servers_up_somewhere
 from fleetctl.facts.types import Observed, lead_of
 from fleetctl.remote.errors import SeveralBoxesError
 from fleetctl.render.release import Engine, Release
-from fleetctl.run.generating import generating
+from fleetctl.run.generating import doing
 from fleetctl.run.planning import Subject
 from fleetctl.spec.problems import did_you_mean
 
@@ -35,11 +35,18 @@ class Standing:
     builds: Mapping[str, str] = field(default_factory=dict)
     """Program or image of an engine → its version, as the generation was made with it."""
 
+    @property
+    def pooled(self) -> tuple[Engine, ...]:
+        """Those of its engines that are in the pool: requests reach them through the queue alone."""
+        always = {one.id for one in self.release.engines}
+        return tuple(one for one in self.engines if one.id not in always)
 
-def standing(subject: Subject, name: str | None) -> Standing:
+
+def standing(subject: Subject, name: str | None, task: str | None = "generate") -> Standing:
     """The engines of the live layout that ``name`` means: a model, a box, an engine's id; None: all of them.
 
-    Raises RefusedError where no layout is live, SpecError with the nearest name where none is meant.
+    Those with a ``task``, of the pool too; None: whatever they do. Raises RefusedError where no layout is live or none
+    does that, SpecError with the nearest name where none is meant.
     """
     observed, failed = gather_some(subject.boxes, questions(subject.fleet))
     if not observed:
@@ -47,28 +54,43 @@ def standing(subject: Subject, name: str | None) -> Standing:
     lead = lead_of(observed, subject.fleet.proxy.lead)
     facts = observed.get(lead) or next(iter(observed.values()))
     release = facts.release or next((one.release for one in observed.values() if one.release), None)
-    if release is None or not release.engines:
+    if release is None or not release.all_engines:
         raise RefusedError(
             "no layout is live: there is no engine to send requests to",
             hint="`fleetctl cutover --to LAYOUT` starts one; `--against URL` measures any other endpoint",
         )
-    chosen = tuple(one for one in release.engines if name in (None, one.id, one.model, one.server, one.head.box))
+    every = release.all_engines
+    chosen = tuple(one for one in every if name in (None, one.id, one.model, one.server, one.head.box))
     if not chosen:
-        names = [*dict.fromkeys(word for one in release.engines for word in (one.model, one.id, one.head.box))]
+        names = [*dict.fromkeys(word for one in every for word in (one.model, one.id, one.head.box))]
         raise SpecError(
             f"no engine, model or box {name} in {release.layout}",
             hint=did_you_mean(name or "", names) or f"there is {', '.join(names)}",
         )
-    chosen = generating(chosen)
+    chosen = chosen if task is None else doing(chosen, task)
     up = servers_up_somewhere(release.proxy, observed)
     return Standing(
         release,
         chosen,
         tuple(one.id for one in chosen if _serves(one, observed)),
         facts.generation,
-        tuple(one.id for one in release.engines if f"{one.backend}/{one.server}" not in up),
+        (
+            *(one.id for one in release.engines if f"{one.backend}/{one.server}" not in up),
+            *dict.fromkeys(
+                f"the gateway {server.name}"
+                for backend, server in release.gateways()
+                if f"{backend}/{server.name}" not in up
+            ),
+        ),
         _builds(observed),
     )
+
+
+def refuse_pooled(standing: Standing, what: str, instead: str) -> None:
+    """Raise RefusedError where an engine of the pool is meant: ``what`` cannot be done, ``instead`` is the way."""
+    if standing.pooled:
+        names = ", ".join(dict.fromkeys(one.model for one in standing.pooled))
+        raise RefusedError(f"{names} is in the pool of {standing.release.layout}: {what}", hint=instead)
 
 
 def _builds(observed: Observed) -> dict[str, str]:

@@ -104,7 +104,7 @@ def _changed(sides: Sequence[Side], releases: dict[str, Release]) -> list[str]:
     for side in sides:
         if side.run is None:
             continue
-        engines = [engine for engine in releases[side.layout].engines if engine.model == side.run.load.model]
+        engines = [engine for engine in releases[side.layout].all_engines if engine.model == side.run.load.model]
         now = {engine.id: tuple(rank.digest[:12] for rank in engine.ranks) for engine in engines}
         if now != side.run.engines:
             notes.append(f"{side.layout} was measured with other settings than fleet.yaml has for it now")

@@ -25,6 +25,12 @@ def engines_named(subject: Subject, seen: Look, name: str | None, *, copies: boo
     RefusedError when no layout is live.
     """
     live = live_release(seen.observed, lead_of(seen.observed, subject.fleet.proxy.lead), subject.fleet.fleet)
+    pooled = {one.engine.model for one in live.pool.lodgers} if live.pool else set()
+    if name in pooled or (pooled and not live.engines):
+        raise RefusedError(
+            f"{name or live.layout}: requests for models of a pool wait in one queue, and no engine is asked past it",
+            hint=f"fleetctl eval --against URL-OF-THE-PROXY --model {name or min(pooled)}",
+        )
     if not live.engines:
         raise RefusedError("no layout is live: there is no engine to ask", hint="--against URL asks any other")
     found = [

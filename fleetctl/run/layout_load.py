@@ -59,7 +59,7 @@ def measure(subject: Subject, wish: Wish, layout: str, say: Callable[[str], None
     Raises RefusedError when that layout is not live, not all of its engines serve, or it changes meanwhile; LoadError
     when nothing is answered.
     """
-    found = standing(subject, wish.model)
+    found = standing(subject, wish.model, wish.mix.task)
     if found.release.layout != layout:
         raise RefusedError(f"the fleet is in {found.release.layout} and not in {layout}: somebody has moved it")
     if found.out:
@@ -90,7 +90,7 @@ def keep_load(
     warm_up: float,
 ) -> str:
     """Keep the load of a model that is ``served_as`` that; what came of it, in words. ``how``: see `load_of`."""
-    model = next((engine.model for engine in before.release.engines if served_as in engine.served_as), None)
+    model = next((engine.model for engine in before.release.all_engines if served_as in engine.served_as), None)
     if model is None:
         return f"not kept for `fleetctl compare`: no model of {before.release.layout} is served as {served_as}"
     try:
@@ -110,7 +110,7 @@ def keep(
     layout = before.release.layout
     if before.out:
         raise RefusedError(f"{', '.join(before.out)} took no requests")
-    after = standing(subject, None)
+    after = standing(subject, None, None)
     if (after.release.layout, after.generation) != (layout, before.generation):
         raise RefusedError(f"the fleet was moved meanwhile, from {layout} to {after.release.layout}")
     if after.out:
@@ -138,7 +138,7 @@ def keep(
 
 def digests(found: Standing, model: str) -> dict[str, tuple[str, ...]]:
     """Engine of a model → the digests of its ranks, which change when its settings do."""
-    engines = [engine for engine in found.release.engines if engine.model == model]
+    engines = [engine for engine in found.release.all_engines if engine.model == model]
     return {engine.id: tuple(rank.digest[:12] for rank in engine.ranks) for engine in engines}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -16,19 +17,23 @@ from typing import Any, cast
 import pytest
 from answering import Answering
 from planned import BEFORE, boxes_in, layout, office
+from pooled import all_in_pool, pooled
+from pooled import server as pool_server
 from rich.console import Console
 from standin_process import Running, start
 
 from fleetctl.bench import way
+from fleetctl.bench.endpoint import Endpoint
 from fleetctl.bench.knee import Answer, Kind, Point
 from fleetctl.bench.mix import Lengths, Mix
 from fleetctl.bench.prompts import Counting, Dialect, Prompts
 from fleetctl.bench.replay import Recording, answer_tokens, from_log, read_recording, replayed, write_recording
 from fleetctl.bench.report import Told, write_report
 from fleetctl.bench.tune import Tuned
+from fleetctl.cli.bench import endpoint_of
 from fleetctl.cli.show_knee import bar, show_knee
 from fleetctl.errors import BoxError, RefusedError, SpecError
-from fleetctl.facts.types import Drained
+from fleetctl.facts.types import Drained, ProxyFacts
 from fleetctl.onbox.proxyrequests import _request
 from fleetctl.run import benching
 from fleetctl.run.planning import Subject
@@ -257,6 +262,64 @@ def test_a_name_that_nothing_has_and_a_fleet_without_a_layout_are_refused(monkey
     assert "qwen" in (caught.value.hint or "")
     with pytest.raises(RefusedError, match="no layout is live"):
         standing(None, monkeypatch, live=False)
+
+
+def in_the_pool(
+    monkeypatch: pytest.MonkeyPatch, name: str | None, task: str | None = "generate", up: str = "UP"
+) -> benching.Standing:
+    """What a name means where everything is in a pool, with one gateway."""
+    release = pooled()
+    proxy = ProxyFacts(
+        description="", servers={f"{backend}/{server.name}": pool_server(up) for backend, server in release.gateways()}
+    )
+    facts = all_in_pool(boxes_in(release, a={"proxy": proxy}), release)
+    monkeypatch.setattr(benching, "gather_some", lambda boxes, asked: (facts, {}))
+    return benching.standing(Subject(office(), "", cast(Any, None)), name, task)
+
+
+def test_models_of_a_pool_are_chosen_by_what_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = in_the_pool(monkeypatch, None)
+    assert {engine.model for engine in found.engines} == {"small"} and found.pooled == found.engines
+    assert {engine.model for engine in in_the_pool(monkeypatch, "minilm", "embed").engines} == {"minilm"}
+    assert {engine.model for engine in in_the_pool(monkeypatch, None, None).engines} == {"minilm", "small"}
+    assert found.out == ()
+    with pytest.raises(RefusedError, match="minilm embeds: there are no answers") as caught:
+        in_the_pool(monkeypatch, "minilm")
+    assert "--mix embeddings" in (caught.value.hint or "")
+    with pytest.raises(RefusedError, match="small embeds nothing"):
+        in_the_pool(monkeypatch, "small", "embed")
+
+
+def test_a_gateway_that_is_down_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    (told,) = in_the_pool(monkeypatch, "small", up="DOWN").out
+    assert told.startswith("the gateway ")
+
+
+def test_the_settings_of_a_pool_are_not_searched_and_why_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RefusedError, match="small is in the pool of pool: its worker measures"):
+        benching.refuse_pooled(in_the_pool(monkeypatch, "small"), "its worker measures", "`fleetctl bench small`")
+    benching.refuse_pooled(standing("qwen", monkeypatch), "it cannot be", "")
+
+
+def test_a_model_of_a_pool_goes_through_the_proxy_and_a_box_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: dict[str, Any] = {"fleet": Path("f"), "via": None, "accept_new": False, "ssh_config": None}
+
+    @contextlib.contextmanager
+    def opened(*_: Any, **__: Any) -> Iterator[Any]:
+        yield Subject(office(), "", cast(Any, None))
+
+    way_in = way.Way(Endpoint("10.0.0.1", 8443), "through the proxy", 0.0)
+    monkeypatch.setattr("fleetctl.cli.session.open_fleet", opened)
+    monkeypatch.setattr(benching, "through_proxy", lambda subject, found: way_in)
+    in_the_pool(monkeypatch, None)
+    with endpoint_of("minilm", None, None, proxy=False, yes=True, json=True, task="embed", **ways) as tested:
+        assert (tested.what, tested.served_as, tested.endpoint) == ("proxy", "minilm", way_in.endpoint)
+    with (
+        pytest.raises(SpecError, match=r"^b: requests for models of the pool wait in one queue") as caught,
+        endpoint_of("b", None, None, proxy=False, yes=True, json=True, **ways),
+    ):
+        pass
+    assert caught.value.hint == "name a model: fleetctl bench small"
 
 
 def test_an_engine_that_cannot_be_reached_either_way_is_said_with_its_box(monkeypatch: pytest.MonkeyPatch) -> None:

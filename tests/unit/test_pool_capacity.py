@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pooled import pooled
 
+from fleetctl.capacity.pool import Lodger, pool_room
 from fleetctl.errors import RefusedError
 from fleetctl.plan.others import left_for_others
 from fleetctl.spec.units import parse_size
@@ -59,7 +60,10 @@ def test_an_engine_that_does_not_fit_beside_the_pinned_ones_could_never_be_loade
 
 def test_engines_that_are_not_pinned_need_not_fit_together() -> None:
     both = {name: {"pool": ["b"], "memory": "100GiB"} for name in ("minilm", "small")}
-    assert lines(**in_layout(**both))[-1] == "small: 100.0 GiB when it is asked for: 12.0 GiB left"
+    assert lines(**in_layout(**both))[-2:] == [
+        "small: 100.0 GiB when it is asked for: 12.0 GiB left",
+        "2 are not pinned, 200.0 GiB together: 1 of them fits at once, the largest: minilm",
+    ]
 
 
 def test_an_engine_with_a_cache_gets_the_share_that_its_memory_is_of_the_box() -> None:
@@ -72,3 +76,18 @@ def test_an_engine_with_a_cache_gets_the_share_that_its_memory_is_of_the_box() -
 def test_a_pool_leaves_the_reserve_to_others_and_no_more() -> None:
     release = pooled()
     assert [left_for_others(release, budget) for budget in release.budgets] == [32 * GIB, 16 * GIB]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ([12], ""),
+        ([12, 4], "all 2 that are not pinned fit at once: 6.4 GiB left"),
+        ([12, 8, 4], "3 are not pinned, 24.0 GiB together: 2 of them fit at once, the 2 largest: m12, m8"),
+        ([20, 4, 2], "3 are not pinned, 26.0 GiB together: 1 to 2 of them fit at once, the largest: m20"),
+    ],
+)
+def test_what_fits_at_once_is_told(sizes: list[int], told: str) -> None:
+    lodgers = [Lodger(f"m{size}", size * GIB, False, "") for size in sizes]
+    room = pool_room("b", "b, layout pool", int(22.4 * GIB), lodgers)
+    assert [line for line in room.lines if "at once" in line] == ([told] if told else [])

@@ -20,8 +20,8 @@ SKEW = Kind(
     "clocks differ",
     "clocks of two boxes that are more than two seconds apart, by more than the way to them can explain; of all boxes "
     "and the operator's machine more than thirty (a note)",
-    "Logs, journals of moves and the guard's notes of several boxes are put in order by their times, and certificates "
-    "and keys are valid by them.",
+    "Logs, journals of moves and the guard's notes of several boxes are put in order by their times, certificates "
+    "and keys are valid by them, and a worker of a pool drops what is late by the gateway's clock.",
     "chrony or systemd-timesyncd on every box",
     "the time that each box told, held against when it was asked and answered",
 )

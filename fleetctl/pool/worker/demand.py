@@ -27,6 +27,20 @@ class Waiting:
     rate: float = 0.0
     """Requests per second that others take."""
     looked: float = 0.0
+    returned: int = 0
+    """Requests that this box has given back: the queue counts them as delivered, and they wait all the same."""
+    mark: int = 0
+    """The last delivery of one of those; when others have had as many since, these have gone to them."""
+
+    def came_back(self, delivery: int) -> None:
+        """One was given back, which was that delivery of the consumer."""
+        self.returned, self.mark = self.returned + 1, max(self.mark, delivery)
+
+    def still_out(self, delivered: int, unacknowledged: int) -> int:
+        """Requests given back that nobody has taken yet."""
+        self.returned = max(0, min(self.returned - max(0, delivered - self.mark), unacknowledged))
+        self.mark = max(self.mark, delivered)
+        return self.returned
 
     def oldest(self, now: float) -> float:
         """Seconds that the oldest has waited: since it was noticed, or for as long as others need for all of them."""
@@ -53,4 +67,5 @@ async def look(js: JetStreamContext, model: str, lane: wire.Lane, waiting: Waiti
         log.debug("%s: what waits is not known: %s", model, error)
         return
     delivered = info.delivered.consumer_seq if info.delivered else 0
-    waiting.saw((info.num_pending or 0), delivered, time.monotonic())
+    back = waiting.still_out(delivered, info.num_ack_pending or 0)
+    waiting.saw((info.num_pending or 0) + back, delivered, time.monotonic())

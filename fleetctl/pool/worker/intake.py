@@ -73,6 +73,8 @@ class Intake:
         self._bodies = bodies
         self._desks = desks
         self._died = died
+        self.on_back: Callable[[Request], None] = lambda request: None
+        """Called for each request that has gone back into the queue."""
         self._seen = Seen()
         self.task = Beside(_left).start
 
@@ -280,6 +282,7 @@ class Intake:
             self.held.pop(request.key, None)
             self.answers.forget(request.key)
             await request.delivery.back()
+            self.on_back(request)
 
     async def bury(self, request: Request, reason: str) -> None:
         """Give a request up: keep it for whoever looks into it, tell the client, and have done with it."""

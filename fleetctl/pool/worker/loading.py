@@ -19,6 +19,7 @@ from fleetctl.pool import residency
 from fleetctl.pool.worker.beside import Beside
 from fleetctl.pool.worker.demand import Waiting
 from fleetctl.pool.worker.engine import Engine
+from fleetctl.pool.worker.guarded import STATUS, said
 from fleetctl.pool.worker.units import UnitError, Units
 from fleetctl.pool.worker.wishing import keep, restore
 
@@ -64,6 +65,8 @@ class Loading:
         self._waiting = waiting
         self._changed = changed
         self._elsewhere = elsewhere
+        self.guard = STATUS
+        """The file in which the guard of the box says what may be loaded."""
         self._kept: Path | None = None
         self._task = Beside(_unexpected).start
 
@@ -119,11 +122,19 @@ class Loading:
                 self._start_loading(engine, action.reason)
 
     def state(self, now: float, others: Collection[str] = ()) -> residency.State:
-        """The box as the policy sees it; the requests of ``others`` are for other boxes."""
-        seen = [self._seen(engine, now) for engine in self.engines]
-        return residency.State(
-            self.memory, [replace(one, requests_waiting=0) if one.model in others else one for one in seen]
-        )
+        """The box as the policy sees it; the requests of ``others`` are for other boxes.
+
+        What the guard keeps out is as if an operator wished it, and the memory may be less than the pool's share.
+        """
+        guard = said(self.guard)
+        seen = []
+        for engine in self.engines:
+            one = self._seen(engine, now)
+            if engine.config.unit in guard.out:
+                one = replace(one, pinned=False, wish="evict")
+            seen.append(replace(one, requests_waiting=0) if one.model in others else one)
+        memory = self.memory if guard.memory is None else min(self.memory, guard.memory)
+        return residency.State(memory, seen, hold=bool(guard.hold), reach=guard.reach)
 
     def _seen(self, engine: Engine, now: float) -> residency.Engine:
         waiting = self._waiting(engine)
@@ -165,7 +176,11 @@ class Loading:
         engines = self.named(name)
         if what == "evict" and any(engine.pinned for engine in engines):
             raise RefusedLoadError(f"{name} is pinned on this box", hint="unpin it first")
-        never = residency.never_fits(self.state(time.monotonic())) if what == "load" else []
+        never = []
+        if what == "load":
+            never = residency.never_fits(replace(self.state(time.monotonic()), memory=self.memory))
+            if why := next((said(self.guard).out.get(engine.config.unit, "") for engine in engines), ""):
+                raise RefusedLoadError(f"the guard keeps {name} out of the memory of this box: {why}")
         if any(engine.name in never for engine in engines):
             raise RefusedLoadError(f"{name} does not fit the memory that the pinned models of this box leave")
         for engine in engines:

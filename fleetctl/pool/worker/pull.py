@@ -169,6 +169,13 @@ class Delivered:
         self.client = client
         self.reply = reply
 
+    @property
+    def number(self) -> int:
+        """Which delivery of the consumer it was; 0: not known."""
+        parts = self.reply.split(".")
+        number = parts[6 if len(parts) == 9 else 8] if len(parts) >= 9 else ""
+        return int(number) if number.isdigit() else 0
+
     async def ack(self) -> None:
         """It is finished with."""
         await self.client.publish(self.reply, b"+ACK")

@@ -4,7 +4,7 @@ The JSON object::
 
     {"box": "spark1", "version": 1, "time": 1764540000.0, "connected": true, "draining": false,
      "drained": false,                                        by an operator
-     "memory": {"limit": …, "taken": …},                      bytes
+     "memory": {"limit": …, "taken": …, "guard": ""},         bytes; why the guard lets nothing be loaded
      "held": …,                                               requests that are here, or on their way
      "counts": {"delivered": …, "redelivered": …, "finished": …, "duplicates": …, "returned": …, "dead": …,
                 "cancelled": …},
@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fleetctl.pool.worker.engine import Engine
+from fleetctl.pool.worker.guarded import said
 
 if TYPE_CHECKING:
     from fleetctl.pool.worker.worker import Worker
@@ -45,7 +46,11 @@ def state(worker: Worker) -> dict[str, Any]:
         "draining": worker.intake.draining,
         "drained": worker.drained,
         "held": worker.held,
-        "memory": {"limit": loading.memory, "taken": sum(e.config.memory for e in loading.engines if _takes(e))},
+        "memory": {
+            "limit": loading.memory,
+            "taken": sum(e.config.memory for e in loading.engines if _takes(e)),
+            "guard": said(loading.guard).hold,
+        },
         "counts": dict(worker.intake.counts),
         "models": {model: _model(worker, model) for model in worker.desks},
     }

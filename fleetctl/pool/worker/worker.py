@@ -34,8 +34,9 @@ from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.intake import Intake
 from fleetctl.pool.worker.loading import Loading
 from fleetctl.pool.worker.others import elsewhere
-from fleetctl.pool.worker.pull import Pull
+from fleetctl.pool.worker.pull import Delivered, Pull
 from fleetctl.pool.worker.queued import Queued
+from fleetctl.pool.worker.request import Request
 from fleetctl.pool.worker.rest import Rest
 from fleetctl.pool.worker.signs import alive, at_work
 from fleetctl.pool.worker.state import state
@@ -114,6 +115,7 @@ class Worker:
         self.intake = Intake(
             self.config.box, self.client, self.js, Bodies(self.js, self.bucket), self.desks, self.loading.died
         )
+        self.intake.on_back = self._came_back
         self._calls = Calls(self.intake, self._changed)
         self.connected = True
         await self._make()
@@ -197,6 +199,11 @@ class Worker:
         return self.client.is_connected and any(pull.outstanding() for pull in self._pulls.values())
 
     # The queue
+
+    def _came_back(self, request: Request) -> None:
+        """It waits for its model again, and the queue does not count it among those."""
+        if isinstance(request.delivery, Delivered):
+            self._waiting[request.model, request.lane].came_back(request.delivery.number)
 
     def queued(self, model: str, lane: wire.Lane) -> int:
         """Requests of a model that wait in the queue, as last heard."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from standin_engine import embedding
 
 from fleetctl.pool import residency
 from fleetctl.pool.client import Client as Http
-from fleetctl.pool.worker import loading
+from fleetctl.pool.worker import loading, pull
+from fleetctl.pool.worker.demand import Waiting
+from fleetctl.pool.worker.state import state
 from fleetctl.pool.worker.worker import Worker
 
 pytestmark = needs_nats
@@ -188,3 +191,72 @@ def test_a_load_that_does_not_come_about_can_be_left(server: NatsServer, units: 
             http.close()
 
     asyncio.run(left())
+
+
+def test_what_the_guard_says_is_kept_to_and_its_silence_limits_nothing(
+    server: NatsServer, units: ProcessUnits, tmp_path: Path
+) -> None:
+    status = tmp_path / "status.json"
+
+    def guard(age: float = 0.0, **more: object) -> None:
+        pool = {"hold": "", "memory": None, "reach": "", "out": {}, **more}
+        status.write_text(json.dumps({"at": time.time() - age, "pool": pool}))
+
+    async def guarded() -> None:
+        models = [engine(tmp_path, name, memory=40, pinned=name == "stays") for name in ("stays", "a")]
+        async with asking(server.access) as asker, working(config(server.access, *models, memory=80), units) as worker:
+            hurry(worker)
+            worker.loading.guard = status
+            await until(lambda: phases(worker)["stays"] == "loaded")
+            guard(hold="memory is short")
+            request = await asker.send("a", "waits")
+            await asyncio.sleep(1.2)
+            assert phases(worker) == {"stays": "loaded", "a": "absent"} and not asker.frames.get(request)
+            assert state(worker)["memory"]["guard"] == "memory is short"
+            guard(memory=40)
+            await asyncio.sleep(0.6)
+            assert phases(worker)["a"] == "absent"
+            guard(age=11.0, hold="memory is short")
+            assert await asker.embedding(request) == [embedding("waits")]
+            guard(memory=40, reach="idle", hold="memory is short")
+            await until(lambda: phases(worker) == {"stays": "loaded", "a": "absent"})
+            guard(out={models[1].unit: "it hung 4 times within an hour"})
+            with pytest.raises(loading.RefusedLoadError, match=r"the guard keeps a out .* it hung 4 times"):
+                worker.loading.wish("a", "load")
+            status.write_text("{")
+            worker.loading.wish("a", "load")
+            await until(lambda: phases(worker)["a"] == "loaded")
+
+    asyncio.run(guarded())
+
+
+def test_what_a_pull_brings_after_its_model_has_gone_waits_and_is_seen(
+    server: NatsServer, units: ProcessUnits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "STANDS", 10.0)
+
+    async def seen() -> None:
+        one = engine(tmp_path, "a", memory=40)
+        async with asking(server.access) as asker, working(config(server.access, one, memory=80), units) as worker:
+            hurry(worker)
+            await asker.embedding(await asker.send("a", "one"))
+            worker.loading.wish("a", "evict")
+            await until(lambda: phases(worker)["a"] == "absent")
+            request = await asker.send("a", "two")
+            await until(lambda: worker.intake.counts["returned"] >= 1)
+            await until(lambda: worker.queued("a", "work") == 1)
+            worker.desks["a"].engines[0].wish = None  # as if it had gone for another
+            assert await asker.embedding(request) == [embedding("two")]
+
+    asyncio.run(seen())
+
+
+def test_of_what_was_given_back_that_counts_which_nobody_has_taken() -> None:
+    waiting = Waiting()
+    waiting.came_back(7)
+    waiting.came_back(8)
+    assert waiting.still_out(8, 2) == 2 and waiting.still_out(8, 5) == 2
+    assert waiting.still_out(9, 2) == 1, "one was delivered since"
+    assert waiting.still_out(9, 0) == 0, "and nothing is out"
+    waiting.came_back(10)
+    assert waiting.still_out(12, 3) == 0

@@ -18,6 +18,7 @@ from fleetctl.pool.residency import (
     Engine,
     Evict,
     Load,
+    Reach,
     State,
     candidates,
     decide,
@@ -355,3 +356,36 @@ def test_no_load_is_in_vain_however_many_want_the_memory(world: World) -> None:
     # Each stays as long as the policy says, and loading takes what it takes: that bounds the loads of a model.
     for name in names:
         assert world.loads <= sum(600 / (world.load_takes[one] + RULES.stay) + 1 for one in names), name
+
+
+# A box that is short of memory ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("memory", "reach", "gone"),
+    [
+        pytest.param(24, "", [], id="without a word of the guard nothing goes"),
+        pytest.param(24, "idle", ["old"], id="the one that is missed least"),
+        pytest.param(14, "idle", ["old", "used"], id="idle ones only, even where that is too little"),
+        pytest.param(14, "unpinned", ["old", "used"], id="no more than has to"),
+        pytest.param(8, "unpinned", ["old", "used", "busy"], id="what runs requests after them"),
+        pytest.param(0, "unpinned", ["old", "used", "busy"], id="what is pinned stays"),
+        pytest.param(0, "pinned", ["old", "used", "busy", "pinned"], id="unless nothing else is left"),
+    ],
+)
+def test_where_the_memory_has_become_less_what_is_idle_goes_first(memory: int, reach: Reach, gone: list[str]) -> None:
+    engines = [
+        loaded("pinned", 8, pinned=True),
+        loaded("busy", 6, running=1),
+        loaded("used", 6, last_used=NOW - 1),
+        loaded("old", 6),
+        asked("new", 2, 99),
+    ]
+    actions = decide(NOW, State(memory * GIB, engines, hold=True, reach=reach))
+    assert models(actions, Evict) == gone and models(actions, Load) == []
+
+
+def test_nothing_is_loaded_and_nothing_goes_for_it_while_the_box_is_short() -> None:
+    engines = [loaded("old", 6), asked("new", 4, 99), Engine("pinned", GIB, pinned=True)]
+    assert decide(NOW, State(100 * GIB, engines, hold=True)) == []
+    assert decide(NOW, State(8 * GIB, engines, hold=True)) == []
