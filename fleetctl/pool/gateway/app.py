@@ -24,6 +24,7 @@ from fleetctl.pool.gateway.refusals import (
     no_model,
     queue_away,
     slow_body,
+    store_full,
     too_long,
 )
 from fleetctl.pool.gateway.uploads import Uploads
@@ -122,6 +123,8 @@ class _Request:
         self._begun = time.perf_counter()
         self._model = ""
         self._size = 0
+        self._kept = gateway.config.most_body
+        """Bytes for which the store has room, of a body of unknown length."""
         self._status = 0
         self._identity = ""
 
@@ -189,10 +192,11 @@ class _Request:
             await asyncio.shield(bodies.remove(stored))
 
     async def _store(self, bodies: Store, asked: Asked, first: list[bytes]) -> Stored:
-        length = self._exchange.length
-        size = self._gateway.config.most_body if length is None else length
-        async with self._gateway.uploads.turn(size, asked.seconds):
-            return await bodies.store(self._pieces(asked, first))
+        uploads = self._gateway.uploads
+        async with uploads.turn(self._exchange.length, self._gateway.config.most_body, asked.seconds) as self._kept:
+            stored = await bodies.store(self._pieces(asked, first))
+            uploads.brought(stored.size)
+        return stored
 
     async def _pieces(self, asked: Asked, first: list[bytes]) -> AsyncIterator[bytes]:
         """A long body as it comes, scanned by the way. What cannot be answered is refused in the middle of it."""
@@ -213,6 +217,8 @@ class _Request:
         self._size += len(piece)
         if self._size > self._gateway.config.most_body:
             raise too_long(self._gateway.config.most_body)
+        if self._size > self._kept:
+            raise store_full()
         await self._feed(asked, piece)
         if not asked.model and "model" in asked.scanner.found:
             self._named(asked)

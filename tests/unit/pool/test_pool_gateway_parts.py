@@ -165,20 +165,21 @@ def test_bodies_that_are_on_their_way_take_room_before_they_are_there() -> None:
         stream = FakeStream()
         room = Room(cast(Any, stream), 1000)  # of which 800 are for bodies from gateways
         with pytest.raises(Refusal, match="longer than 800"):
-            async with room.taken(801):
+            async with room.taken(801, 10_000):
                 pass
-        async with room.taken(500):
+        async with room.taken(500, 10_000):
             with pytest.raises(Refusal) as refused:
-                async with room.taken(301):
+                async with room.taken(301, 10_000):
                     pass
             assert (refused.value.status, refused.value.retry_after) == (429, 5)
             with pytest.raises(KeyError):
-                async with room.taken(300):
+                async with room.taken(300, 10_000):
                     raise KeyError
-            async with room.taken(300):  # what failed has given its place back
-                pass
+            async with room.taken(300, 10_000):  # what failed has given its place back
+                room.brought(300)
+            room.brought(500)
         with pytest.raises(Refusal):
-            async with room.taken(1):  # both are in the store now, though nobody has looked again
+            async with room.taken(1, 10_000):  # both are in the store now, though nobody has looked again
                 pass
         assert stream.looks == 1
 
@@ -192,7 +193,7 @@ def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
 
         async def one() -> None:
             nonlocal reading, most
-            async with uploads.turn(1, 60):
+            async with uploads.turn(1, 10, 60):
                 reading += 1
                 most = max(most, reading)
                 await go_on.wait()
@@ -203,7 +204,7 @@ def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
         await asyncio.sleep(0)
         assert reading == AT_ONCE
         with pytest.raises(Refusal, match="would come too late"):
-            async with uploads.turn(1, 0.02):
+            async with uploads.turn(1, 10, 0.02):
                 pass
         go_on.set()
         await asyncio.gather(*tasks)
