@@ -19,6 +19,7 @@ from fleetctl.pool.gateway.models import PATHS, STREAMED, Models
 from fleetctl.pool.gateway.queue import Queue
 from fleetctl.pool.gateway.refusals import (
     Refusal,
+    adapter_in_header,
     body_late,
     broke_off,
     no_model,
@@ -159,7 +160,7 @@ class _Request:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._size = len(body)
         await self._feed(asked, body)
-        self._named(asked)
+        self._read(asked)
         await self._ask(asked, body, None)
 
     async def _first(self, most: int) -> tuple[list[bytes], bool]:
@@ -183,7 +184,7 @@ class _Request:
         self._gateway.metrics.stored += 1
         self._gateway.metrics.stored_bytes += stored.size
         try:
-            self._named(asked)
+            self._read(asked)
             answer = await self._ask(asked, b"", stored)
         except BaseException:
             await asyncio.shield(bodies.remove(stored))
@@ -229,7 +230,8 @@ class _Request:
         scanner, all_of_it = asked.scanner, asked.path in STREAMED
         began = time.perf_counter()
         for start in range(0, len(data), SLICE):
-            if scanner.broken or (not all_of_it and (asked.model or "model" in scanner.found)):
+            known = "model" in scanner.found or (asked.model and not self._gateway.models.is_adapter(asked.model))
+            if scanner.broken or (known and not all_of_it):
                 return
             scanner.feed(data[start : start + SLICE])
             if time.perf_counter() - began > TURN:
@@ -242,6 +244,12 @@ class _Request:
         if not isinstance(name, str) or not name:
             raise no_model()
         self._model = self._gateway.models.find(name, asked.path).key
+
+    def _read(self, asked: Asked) -> None:
+        """The same, of a body that has come as a whole: an adapter stands in it, as its engine reads no header."""
+        self._named(asked)
+        if self._gateway.models.is_adapter(asked.model) and asked.scanner.found.get("model") != asked.model:
+            raise adapter_in_header(asked.model)
 
     async def _ask(self, asked: Asked, body: bytes, stored: Stored | None) -> Answer:
         """Put the request into the queue and pass its answer on. Raises Refusal and ClientGoneError."""
