@@ -47,6 +47,12 @@ class Unix(http.client.HTTPConnection):
         self.sock.connect(str(self.path))
 
 
+def _listens(path: Path) -> bool:
+    """The socket is there a moment before anybody listens on it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def argv(model: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "fleetctl.pool.encoder", "--model", str(model), "--threads", "2", *more]
 
@@ -59,9 +65,9 @@ def process(model: Path, path: Path, *more: str) -> Iterator[subprocess.Popen[st
     with subprocess.Popen(whole, env=env, stderr=subprocess.PIPE, text=True) as server:
         try:
             end = time.monotonic() + WAIT
-            while not path.exists() and server.poll() is None and time.monotonic() < end:
+            while not _listens(path) and server.poll() is None and time.monotonic() < end:
                 time.sleep(0.01)
-            assert path.exists(), server.stderr and server.stderr.read()
+            assert _listens(path), server.stderr and server.stderr.read()
             yield server
         finally:
             server.kill()
