@@ -21,7 +21,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
 
 from fleetctl.pool import wire
-from fleetctl.pool.gateway.refusals import many_bodies, queue_away, store_full, too_long
+from fleetctl.pool.gateway.refusals import Refusal, many_bodies, queue_away, store_full, too_long
 
 AT_ONCE = 8
 """Long bodies that are read at once."""
@@ -49,7 +49,8 @@ class Room:
         self._there = 0
         """Bytes that were there at the last look, and those that came from here since."""
         self._coming = 0
-        self._looked = float("-inf")
+        self._looked = self._failed = float("-inf")
+        """When it was looked, and when that failed."""
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
@@ -81,11 +82,18 @@ class Room:
         async with self._lock:
             if loop.time() - self._looked < FRESH:
                 return
+            if loop.time() - self._failed < FRESH:  # those who waited for that look hear of it at once
+                raise _no_look()
             try:
                 info = await asyncio.wait_for(self._js.stream_info(f"OBJ_{wire.BODIES}"), LOOK)
             except (APIError, NoStreamResponseError, nats.errors.Error, TimeoutError):
-                raise queue_away("the store for long bodies does not say how full it is") from None
+                self._failed = loop.time()
+                raise _no_look() from None
             self._there, self._looked = info.state.bytes, loop.time()
+
+
+def _no_look() -> Refusal:
+    return queue_away("the store for long bodies does not say how full it is")
 
 
 class Uploads:

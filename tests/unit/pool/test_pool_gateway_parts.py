@@ -16,6 +16,7 @@ import pytest
 from gateways import ROOT
 
 from fleetctl.pool import wire
+from fleetctl.pool.gateway import uploads as uploads_module
 from fleetctl.pool.gateway.answers import Answer
 from fleetctl.pool.gateway.asked import cost
 from fleetctl.pool.gateway.demand import seconds_to_wait
@@ -184,6 +185,29 @@ def test_bodies_that_are_on_their_way_take_room_before_they_are_there() -> None:
         assert stream.looks == 1
 
     asyncio.run(taken())
+
+
+def test_a_store_that_does_not_answer_is_asked_once_for_all_bodies_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads_module, "LOOK", 0.05)
+
+    class Hangs(FakeStream):
+        async def stream_info(self, name: str) -> Any:
+            await super().stream_info(name)
+            await asyncio.sleep(60)
+
+    async def ten() -> None:
+        stream = Hangs()
+        room = Room(cast(Any, stream), 1000)
+
+        async def one() -> None:
+            async with room.taken(1, 10):
+                pass
+
+        told = await asyncio.gather(*(one() for _ in range(10)), return_exceptions=True)
+        assert {one.status for one in told if isinstance(one, Refusal)} == {503}
+        assert (len(told), stream.looks) == (10, 1)
+
+    asyncio.run(ten())
 
 
 def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
