@@ -265,4 +265,6 @@ def _key(file: str) -> str:
         raise S3Error(f"the key for long bodies in {file} cannot be read: {reason}") from None
     if not found:
         raise S3Error(f"the key for long bodies in {file} is empty")
+    if not re.fullmatch(r"[!-~]+", found):  # in a header it would end the program
+        raise S3Error(f"the key for long bodies in {file} is none: it has a space, a line break or an odd letter in it")
     return found

@@ -140,6 +140,19 @@ def test_a_certificate_that_is_not_trusted_is_told_as_such(tmp_path: Path) -> No
     assert "its certificate is not valid for the CAs of this box" in asyncio.run(refused())
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("AK\nhunter2", "line break"), ("schlüssel", "odd letter"), (" \n", "empty")]
+)
+def test_what_cannot_be_a_key_is_refused_before_it_is_used(text: str, said: str, tmp_path: Path) -> None:
+    from fleetctl.pool.s3 import Bucket, S3Error
+
+    file = tmp_path / "key"
+    file.write_text(text)
+    with pytest.raises(S3Error, match=said) as refused:
+        Bucket(wire.S3Access("bodies", "pool", "http://127.0.0.1:9", "us-east-1", str(file), str(file)))
+    assert str(file) in refused.value.message and "hunter2" not in refused.value.message
+
+
 def test_old_bodies_expire_and_what_else_is_in_the_bucket_stays(s3: Storage) -> None:
     from fleetctl.pool.s3 import Bucket
 
