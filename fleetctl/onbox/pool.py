@@ -67,6 +67,11 @@ def pool_idle(call: Call, limit: float) -> Dict[str, Any]:
             state = _state()
         except OpError:
             return {"waited": round(waited, 2), "left": 0}
+        if "drained" not in state:
+            raise OpError(
+                "the worker is of an earlier fleetctl, and takes requests although its box is drained; "
+                "`fleetctl apply` starts one that does not"
+            )
         left = int(state.get("held", 0)) if state.get("draining") else -1
         if left == 0 or waited > limit:
             if left < 0:

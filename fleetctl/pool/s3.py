@@ -42,6 +42,7 @@ PROVE_EVERY = 5.0
 """Seconds between two tries of a bucket that did not pass."""
 _OWN = re.compile(r"(?:probe-)?[0-9a-f]{24}")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w{1,64})")
 T = TypeVar("T")
 
 
@@ -191,6 +192,8 @@ class Bucket:
             return S3GoneError(f"the body is not in {self.where} any more")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
             return S3Error(f"{self.where} does not take the keys of `pool: bodies:` ({code or 'access denied'})")
+        if refused := _CERTIFICATE.search(str(error)):
+            return S3Error(f"{self.where}: its certificate is not valid for the CAs of this box ({refused[1]})")
         return S3Error(f"{self.where} cannot be had ({code or 'no answer'})")
 
 
@@ -262,4 +265,6 @@ def _key(file: str) -> str:
         raise S3Error(f"the key for long bodies in {file} cannot be read: {reason}") from None
     if not found:
         raise S3Error(f"the key for long bodies in {file} is empty")
+    if not re.fullmatch(r"[!-~]+", found):  # in a header it would end the program
+        raise S3Error(f"the key for long bodies in {file} is none: it has a space, a line break or an odd letter in it")
     return found

@@ -19,11 +19,13 @@ from fleetctl.pool.gateway.models import PATHS, STREAMED, Models
 from fleetctl.pool.gateway.queue import Queue
 from fleetctl.pool.gateway.refusals import (
     Refusal,
+    adapter_in_header,
     body_late,
     broke_off,
     no_model,
     queue_away,
     slow_body,
+    store_full,
     too_long,
 )
 from fleetctl.pool.gateway.uploads import Uploads
@@ -122,6 +124,8 @@ class _Request:
         self._begun = time.perf_counter()
         self._model = ""
         self._size = 0
+        self._kept = gateway.config.most_body
+        """Bytes for which the store has room, of a body of unknown length."""
         self._status = 0
         self._identity = ""
 
@@ -156,7 +160,7 @@ class _Request:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._size = len(body)
         await self._feed(asked, body)
-        self._named(asked)
+        self._read(asked)
         await self._ask(asked, body, None)
 
     async def _first(self, most: int) -> tuple[list[bytes], bool]:
@@ -180,7 +184,7 @@ class _Request:
         self._gateway.metrics.stored += 1
         self._gateway.metrics.stored_bytes += stored.size
         try:
-            self._named(asked)
+            self._read(asked)
             answer = await self._ask(asked, b"", stored)
         except BaseException:
             await asyncio.shield(bodies.remove(stored))
@@ -189,10 +193,11 @@ class _Request:
             await asyncio.shield(bodies.remove(stored))
 
     async def _store(self, bodies: Store, asked: Asked, first: list[bytes]) -> Stored:
-        length = self._exchange.length
-        size = self._gateway.config.most_body if length is None else length
-        async with self._gateway.uploads.turn(size, asked.seconds):
-            return await bodies.store(self._pieces(asked, first))
+        uploads = self._gateway.uploads
+        async with uploads.turn(self._exchange.length, self._gateway.config.most_body, asked.seconds) as self._kept:
+            stored = await bodies.store(self._pieces(asked, first))
+            uploads.brought(stored.size)
+        return stored
 
     async def _pieces(self, asked: Asked, first: list[bytes]) -> AsyncIterator[bytes]:
         """A long body as it comes, scanned by the way. What cannot be answered is refused in the middle of it."""
@@ -213,6 +218,8 @@ class _Request:
         self._size += len(piece)
         if self._size > self._gateway.config.most_body:
             raise too_long(self._gateway.config.most_body)
+        if self._size > self._kept:
+            raise store_full()
         await self._feed(asked, piece)
         if not asked.model and "model" in asked.scanner.found:
             self._named(asked)
@@ -223,7 +230,8 @@ class _Request:
         scanner, all_of_it = asked.scanner, asked.path in STREAMED
         began = time.perf_counter()
         for start in range(0, len(data), SLICE):
-            if scanner.broken or (not all_of_it and (asked.model or "model" in scanner.found)):
+            known = "model" in scanner.found or (asked.model and not self._gateway.models.is_adapter(asked.model))
+            if scanner.broken or (known and not all_of_it):
                 return
             scanner.feed(data[start : start + SLICE])
             if time.perf_counter() - began > TURN:
@@ -236,6 +244,12 @@ class _Request:
         if not isinstance(name, str) or not name:
             raise no_model()
         self._model = self._gateway.models.find(name, asked.path).key
+
+    def _read(self, asked: Asked) -> None:
+        """The same, of a body that has come as a whole: an adapter stands in it, as its engine reads no header."""
+        self._named(asked)
+        if self._gateway.models.is_adapter(asked.model) and asked.scanner.found.get("model") != asked.model:
+            raise adapter_in_header(asked.model)
 
     async def _ask(self, asked: Asked, body: bytes, stored: Stored | None) -> Answer:
         """Put the request into the queue and pass its answer on. Raises Refusal and ClientGoneError."""

@@ -38,6 +38,10 @@ class Models:
         data = [*(self._listed[name] for name in sorted(self._listed)), *(named[name] for name in sorted(named))]
         self.page = json.dumps({"object": "list", "data": data}).encode()
 
+    def is_adapter(self, name: str) -> bool:
+        """Whether it is the name of an adapter."""
+        return name in self._named and name not in self._own
+
     def page_of(self, name: str) -> bytes:
         """What GET /v1/models/NAME answers. Raises Refusal."""
         if name not in self._pages:

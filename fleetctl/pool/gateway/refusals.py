@@ -49,6 +49,14 @@ def no_model() -> Refusal:
     return Refusal(400, message, param="model", code="missing_model")
 
 
+def adapter_in_header(name: str) -> Refusal:
+    """400 for an adapter that the header names and the body does not: the base model would answer."""
+    message = (
+        f"x-model names the LoRA adapter {name[:200]}: `model` in the body has to name it too, where engines read it"
+    )
+    return Refusal(400, message, param="model")
+
+
 def too_long(most: int) -> Refusal:
     """413."""
     return Refusal(413, f"the body is longer than {most} bytes, which is the most here", code="body_too_long")

@@ -21,7 +21,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
 
 from fleetctl.pool import wire
-from fleetctl.pool.gateway.refusals import many_bodies, queue_away, store_full, too_long
+from fleetctl.pool.gateway.refusals import Refusal, many_bodies, queue_away, store_full, too_long
 
 AT_ONCE = 8
 """Long bodies that are read at once."""
@@ -45,40 +45,55 @@ class Room:
     def __init__(self, js: JetStreamContext, store: int) -> None:
         self._js = js
         self._most = int(SHARE * store)
+        """Bytes that all bodies may take together; 0: no limit."""
         self._there = 0
         """Bytes that were there at the last look, and those that came from here since."""
         self._coming = 0
-        self._looked = float("-inf")
+        self._looked = self._failed = float("-inf")
+        """When it was looked, and when that failed."""
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
-        """So many bytes are kept free for a body that comes. Raises Refusal where there is no room."""
+    async def taken(self, size: int | None, most: int) -> AsyncIterator[int]:
+        """So many bytes are kept free for a body that comes; for one of unknown length (None) what there is, and at
+        most ``most``. How many that are. Raises Refusal where there is no room."""
         if not self._most:
-            yield
+            yield most
             return
-        if size > self._most:
+        if size is not None and size > self._most:
             raise too_long(self._most)
         await self._look()
-        if self._there + self._coming + size > self._most:
+        free = self._most - self._there - self._coming
+        kept = size if size is not None else max(wire.INLINE_BODY, min(most, free))
+        if kept > free:
             raise store_full()
-        self._coming += size
+        self._coming += kept
         try:
-            yield
-            self._there += size
+            yield kept
         finally:
-            self._coming -= size
+            self._coming -= kept
+
+    def brought(self, size: int) -> None:
+        """A body is there that turned out to have so many bytes."""
+        self._there += size
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
         async with self._lock:
             if loop.time() - self._looked < FRESH:
                 return
+            if loop.time() - self._failed < FRESH:  # those who waited for that look hear of it at once
+                raise _no_look()
             try:
                 info = await asyncio.wait_for(self._js.stream_info(f"OBJ_{wire.BODIES}"), LOOK)
             except (APIError, NoStreamResponseError, nats.errors.Error, TimeoutError):
-                raise queue_away("the store for long bodies does not say how full it is") from None
+                self._failed = loop.time()
+                raise _no_look() from None
             self._there, self._looked = info.state.bytes, loop.time()
+
+
+def _no_look() -> Refusal:
+    return queue_away("the store for long bodies does not say how full it is")
 
 
 class Uploads:
@@ -91,18 +106,24 @@ class Uploads:
         self._free_at = 0.0
         """When the next piece may be taken, by the clock of the event loop."""
 
+    def brought(self, size: int) -> None:
+        """A body of so many bytes has come in its turn."""
+        if self._room is not None:
+            self._room.brought(size)
+
     @asynccontextmanager
-    async def turn(self, size: int, seconds: float) -> AsyncIterator[None]:
-        """Wait until a body of at most so many bytes may be read. Raises Refusal when the store has no room for it, or
-        when its turn has not come within half of the ``seconds`` that its request may take."""
-        async with self._room.taken(size) if self._room is not None else nullcontext():
+    async def turn(self, size: int | None, most: int, seconds: float) -> AsyncIterator[int]:
+        """Wait until a body of so many bytes, or (None) of unknown length, may be read; how many it may have, ``most``
+        at most. Raises Refusal when the store has no room for it, or when its turn has not come within half of the
+        ``seconds`` that its request may take."""
+        async with self._room.taken(size, most) if self._room is not None else nullcontext(most) as kept:
             try:
                 async with asyncio.timeout(seconds / 2):
                     await self._turns.acquire()
             except TimeoutError:
                 raise many_bodies() from None
             try:
-                yield
+                yield kept
             finally:
                 self._turns.release()
 

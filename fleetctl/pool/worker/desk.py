@@ -31,6 +31,10 @@ OF_WAITING = 8
 """Part of what waits in the queue that a worker takes to choose from: the rest is for the other workers' engines, so
 that nobody waits here whom an engine elsewhere could begin with."""
 
+PATIENCE = 0.1
+"""Seconds that a call waits for what there is to choose from. A queue that does not answer, as while a cluster of NATS
+chooses a leader, holds up nothing that is here."""
+
 Choose = Callable[[Sequence[Size], int, int], list[int]]
 """Which of the requests that could be one call are it: see `compose.py`."""
 
@@ -144,9 +148,11 @@ class Desk:
 
     def hold(self, lanes: Iterable[wire.Lane]) -> None:
         """An engine has room, and of these lanes there is more in the queue: what goes into its next call is chosen
-        once the queue was asked for it, where there is a choice."""
-        if self.chooses:
-            self.awaited |= dict.fromkeys(lanes, False)
+        once the queue was asked for it, where there is a choice; :data:`PATIENCE` seconds later in any case."""
+        held = dict.fromkeys(lanes, False) if self.chooses else {}
+        if held:
+            self.awaited |= held
+            asyncio.get_running_loop().call_later(PATIENCE, self.release, *held)
 
     def release(self, *lanes: wire.Lane) -> None:
         """What there is to choose from of these lanes is here."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetctl.pool import wire
-from fleetctl.pool.worker.desk import Desk
+from fleetctl.pool.worker.desk import PATIENCE, Desk
 from fleetctl.pool.worker.engine import Engine
 from fleetctl.pool.worker.merge import Mergeable
 from fleetctl.pool.worker.pace import Pace, tokens_in
@@ -205,6 +205,16 @@ def choosing(**more: Any) -> Bench:
     return bench
 
 
+def hold(bench: Bench, *lanes: wire.Lane, seconds: float = 0) -> None:
+    """An engine has room, and more is in the queue; so much later."""
+
+    async def within() -> None:
+        bench.desk.hold(lanes)
+        await asyncio.sleep(seconds)
+
+    asyncio.run(within())
+
+
 def costing(*costs: int, lane: wire.Lane = "work") -> list[Request]:
     return [request(f"r{n}:{cost}", key="k", cost=cost, lane=lane) for n, cost in enumerate(costs)]
 
@@ -234,7 +244,7 @@ def test_nothing_more_is_taken_where_there_is_no_use_in_choosing(why: str) -> No
         for _ in range(2000):
             bench.desk.pace.came(50)
     assert bench.desk.choice(1000) == 0
-    bench.desk.hold(["work"])
+    hold(bench, "work")
     assert not bench.desk.awaited
 
 
@@ -242,7 +252,7 @@ def test_a_call_is_chosen_once_the_queue_was_asked_for_what_there_is() -> None:
     bench = choosing()
     put(bench, *costing(10, 10, 10, 10), *costing(20, 20, 20, 20), request("left", key="k"))
     assert len(bench.begun) == 2
-    bench.desk.hold(["work", "batch"])
+    hold(bench, "work", "batch")
     bench.finish()
     assert len(bench.begun) == 1
     put(bench, request("more", key="k", cost=11), request("line", key="k", lane="batch"))
@@ -253,6 +263,16 @@ def test_a_call_is_chosen_once_the_queue_was_asked_for_what_there_is() -> None:
     assert len(bench.begun) == 1
     bench.desk.release("batch")
     assert bench.names()[1:] == [["line"]]
+
+
+def test_a_queue_that_does_not_answer_holds_up_nothing_that_is_here() -> None:
+    bench = choosing()
+    put(bench, *costing(10, 10, 10, 10), *costing(20, 20, 20, 20), request("left", key="k"))
+    bench.begun.clear()
+    for engine in bench.desk.engines:
+        engine.finish(list(engine.running), 10)
+    hold(bench, "work", seconds=2 * PATIENCE)
+    assert bench.names() == [["left"]]
 
 
 def test_with_a_choice_no_call_begins_before_an_engine_is_free() -> None:

@@ -134,6 +134,9 @@ def test_what_fleetctl_asks_of_a_worker_is_over_when_it_is_done(
                 await asyncio.to_thread(onbox.pool_restart, call, "x", one.unit, 20.0)
             with pytest.raises(OpError, match="takes requests although its box is drained"):
                 await asyncio.to_thread(onbox.pool_idle, call, 0.1)
+            with monkeypatch.context() as earlier, pytest.raises(OpError, match="of an earlier fleetctl"):
+                earlier.setattr(onbox, "_state", lambda: {"draining": False, "models": {}})
+                onbox.pool_idle(call, 20.0)
             running = await asker.send("m", "slow 800")
             await until(lambda: worker.desks["m"].engines[0].running)
             worker.drain(True)

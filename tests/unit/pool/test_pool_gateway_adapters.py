@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from echo_worker import embedding
 from gateways import MODELS, gateway, until, worker
 from natsserver import needs_nats, running
 
@@ -39,8 +40,27 @@ def test_an_adapter_is_a_model_from_the_push_until_it_is_removed_and_nothing_res
         listed = json.loads(ours.get("/v1/models").body)["data"]
         assert [one["id"] for one in listed if "parent" in one] == ["contracts"]
         assert ours.post("/v1/embeddings", body).status == 400
+        header = {"x-model": "contracts"}
+        assert ours.post("/v1/completions", body, header).status == 200
+        for other in ({"model": "gen", "prompt": "a"}, {"prompt": "a"}, {"prompt": "a" * 1_000_000}):
+            refused = ours.post("/v1/completions", other, header)
+            assert (refused.status, "in the body has to name it too" in refused.error["message"]) == (400, True)
         put(file, "")
         until(lambda: ours.post("/v1/completions", body).status == 404)
+
+
+@needs_nats
+def test_the_name_of_an_adapter_that_embeds_is_looked_for_in_the_body_too(tmp_path: Path) -> None:
+    file, header = tmp_path / "names", {"x-model": "german"}
+    put(file, "german minilm\n")
+    with (
+        running(tmp_path) as nats,
+        worker(nats.access, embedding),
+        gateway(tmp_path, nats.access, adapters=str(file)) as ours,
+    ):
+        until(lambda: ours.get("/v1/models/german").status == 200)
+        assert ours.post("/v1/embeddings", {"input": "a", "model": "german"}, header).status == 200
+        assert ours.post("/v1/embeddings", {"input": "a", "model": "minilm"}, header).status == 400
 
 
 def test_an_adapter_never_takes_the_name_of_a_model() -> None:

@@ -25,6 +25,7 @@ from fleetctl.pool import wire
 from fleetctl.pool.gateway import queue as queue_module
 from fleetctl.pool.gateway.queue import Queue
 from fleetctl.pool.gateway.refusals import Refusal
+from fleetctl.pool.gateway.uploads import Room, Uploads
 from fleetctl.pool.wire import Envelope, Frame, Kind
 
 pytestmark = needs_nats
@@ -246,6 +247,32 @@ def test_a_full_store_of_long_bodies_is_said_before_they_are_read_and_short_requ
         answer = Answer(client.getresponse())
         assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (429, "store_full", "5")
         assert ours.post("/v1/embeddings", EMBED).status == 200
+
+
+def test_a_body_of_unknown_length_may_be_as_long_as_a_small_store_has_room(nats: NatsServer, tmp_path: Path) -> None:
+    def send(size: int) -> Answer:
+        body = b'{"model":"minilm","input":"' + b"x" * size + b'"}'
+        client = ours.connect()
+        client.request("POST", "/v1/embeddings", iter([body]), JSON, encode_chunked=True)
+        return Answer(client.getresponse())
+
+    with gateway(tmp_path, nats.access, store=5 << 20) as ours, worker(nats.access, embedding):
+        assert (send(1_500_000).status, send(1_500_000).status) == (200, 200)
+        longer = send(4_500_000)
+        assert (longer.status, longer.error["code"], send(100).status) == (429, "store_full", 200)
+
+
+def test_what_a_body_of_unknown_length_did_not_take_is_free_at_once(nats: NatsServer) -> None:
+    async def sixteen() -> None:
+        client = await pool_nats.connect(nats.access, "test", wait=10)
+        await pool_nats.make_bucket(client.jetstream(), store=10 << 20)
+        uploads = Uploads(Room(client.jetstream(), 10 << 20), lambda: False)
+        for _ in range(16):
+            async with uploads.turn(None, 6 << 20, 10):
+                uploads.brought(100_000)
+        await client.close()
+
+    asyncio.run(sixteen())
 
 
 def test_an_id_that_is_used_again_after_its_answer_is_gone_is_refused_at_once(nats: NatsServer, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from gateways import ROOT
 
 from fleetctl.pool import wire
+from fleetctl.pool.gateway import uploads as uploads_module
 from fleetctl.pool.gateway.answers import Answer
 from fleetctl.pool.gateway.asked import cost
 from fleetctl.pool.gateway.demand import seconds_to_wait
@@ -165,24 +166,48 @@ def test_bodies_that_are_on_their_way_take_room_before_they_are_there() -> None:
         stream = FakeStream()
         room = Room(cast(Any, stream), 1000)  # of which 800 are for bodies from gateways
         with pytest.raises(Refusal, match="longer than 800"):
-            async with room.taken(801):
+            async with room.taken(801, 10_000):
                 pass
-        async with room.taken(500):
+        async with room.taken(500, 10_000):
             with pytest.raises(Refusal) as refused:
-                async with room.taken(301):
+                async with room.taken(301, 10_000):
                     pass
             assert (refused.value.status, refused.value.retry_after) == (429, 5)
             with pytest.raises(KeyError):
-                async with room.taken(300):
+                async with room.taken(300, 10_000):
                     raise KeyError
-            async with room.taken(300):  # what failed has given its place back
-                pass
+            async with room.taken(300, 10_000):  # what failed has given its place back
+                room.brought(300)
+            room.brought(500)
         with pytest.raises(Refusal):
-            async with room.taken(1):  # both are in the store now, though nobody has looked again
+            async with room.taken(1, 10_000):  # both are in the store now, though nobody has looked again
                 pass
         assert stream.looks == 1
 
     asyncio.run(taken())
+
+
+def test_a_store_that_does_not_answer_is_asked_once_for_all_bodies_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads_module, "LOOK", 0.05)
+
+    class Hangs(FakeStream):
+        async def stream_info(self, name: str) -> Any:
+            await super().stream_info(name)
+            await asyncio.sleep(60)
+
+    async def ten() -> None:
+        stream = Hangs()
+        room = Room(cast(Any, stream), 1000)
+
+        async def one() -> None:
+            async with room.taken(1, 10):
+                pass
+
+        told = await asyncio.gather(*(one() for _ in range(10)), return_exceptions=True)
+        assert {one.status for one in told if isinstance(one, Refusal)} == {503}
+        assert (len(told), stream.looks) == (10, 1)
+
+    asyncio.run(ten())
 
 
 def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
@@ -192,7 +217,7 @@ def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
 
         async def one() -> None:
             nonlocal reading, most
-            async with uploads.turn(1, 60):
+            async with uploads.turn(1, 10, 60):
                 reading += 1
                 most = max(most, reading)
                 await go_on.wait()
@@ -203,7 +228,7 @@ def test_so_many_bodies_are_read_at_once_and_the_next_waits_its_turn() -> None:
         await asyncio.sleep(0)
         assert reading == AT_ONCE
         with pytest.raises(Refusal, match="would come too late"):
-            async with uploads.turn(1, 0.02):
+            async with uploads.turn(1, 10, 0.02):
                 pass
         go_on.set()
         await asyncio.gather(*tasks)

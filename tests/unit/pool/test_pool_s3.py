@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -100,6 +103,54 @@ def test_what_is_wrong_is_told_without_the_keys(s3: Storage) -> None:
         assert s3.names() == []
 
     asyncio.run(wrong())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_certificate_that_is_not_trusted_is_told_as_such(tmp_path: Path) -> None:
+    from fleetctl.pool.s3 import Bucket, S3Error
+
+    certificate, key, word = tmp_path / "certificate", tmp_path / "key", tmp_path / "word"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    made += ["-subj", "/CN=minio", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out"]
+    subprocess.run([*made, str(certificate)], check=True, capture_output=True)
+    word.write_text("word")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def refused() -> str:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+        endpoint = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        access = wire.S3Access("bodies", "pool", endpoint, "us-east-1", str(word), str(word))
+        with pytest.raises(S3Error) as told:
+            await Bucket(access).prove()
+        server.close()
+        return told.value.message
+
+    assert "its certificate is not valid for the CAs of this box" in asyncio.run(refused())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("AK\nhunter2", "line break"), ("schlüssel", "odd letter"), (" \n", "empty")]
+)
+def test_what_cannot_be_a_key_is_refused_before_it_is_used(text: str, said: str, tmp_path: Path) -> None:
+    from fleetctl.pool.s3 import Bucket, S3Error
+
+    file = tmp_path / "key"
+    file.write_text(text)
+    with pytest.raises(S3Error, match=said) as refused:
+        Bucket(wire.S3Access("bodies", "pool", "http://127.0.0.1:9", "us-east-1", str(file), str(file)))
+    assert str(file) in refused.value.message and "hunter2" not in refused.value.message
 
 
 def test_old_bodies_expire_and_what_else_is_in_the_bucket_stays(s3: Storage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import struct
 from pathlib import Path
 
@@ -83,6 +84,27 @@ def test_while_much_waits_requests_of_like_length_go_together(server: NatsServer
             assert desk.awaited == {}
 
     asyncio.run(chosen())
+
+
+def test_a_queue_that_hangs_does_not_keep_engines_from_what_is_here(server: NatsServer, tmp_path: Path) -> None:
+    async def hangs() -> None:
+        one = engine(tmp_path, "m", pinned=True, concurrency=4, batch_tokens=1 << 20)
+        async with asking(server.access) as asker, working(config(server.access, one)) as worker:
+            desk = worker.desks["m"]
+            for text in ("slow 60", "slow 60 " + 2000 * "x"):
+                await asker.json(await asker.send("m", text))
+            sent = [await asker.send("m", f"slow 60 {n} " + (2000 * "x" if n % 2 else "")) for n in range(100)]
+            await until(lambda: len(desk.lines["work"]) >= 8)
+            assert server.process is not None
+            server.process.send_signal(signal.SIGSTOP)
+            try:
+                await until(lambda: not desk.lines["work"], 5)  # sooner than the connection counts as gone
+            finally:
+                server.process.send_signal(signal.SIGCONT)
+            for request in sent:
+                await asker.json(request)
+
+    asyncio.run(hangs())
 
 
 def test_one_bad_input_fails_alone(server: NatsServer, tmp_path: Path) -> None:
