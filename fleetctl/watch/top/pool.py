@@ -10,7 +10,7 @@ from fleetctl.watch.top.words import gibibytes, middle_cut, number, seconds
 
 _STYLES = {"loaded": "green", "absent": "dim", "failed": "red"}
 _HEADS = ("req/s", "tok/s", "run", "here", "queue", "oldest", "memory", "pinned")
-_WIDTHS = (6, 7, 4, 5, 6, 7, 7, 7)
+_WIDTHS: tuple[int, ...] = (6, 7, 4, 5, 6, 7, 7, 7)
 
 
 def pool_lines(sample: Sample, width: int, selected: int | None = None) -> list[Text]:
