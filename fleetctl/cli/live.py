@@ -16,7 +16,9 @@ from fleetctl.plan.types import Plan, PlannedStep
 from fleetctl.spec.units import gib, seconds
 
 BAR = 20  # columns of a bar of progress
-QUIET = 10.0  # seconds between two lines on the progress of one transfer, where there is no terminal
+QUIET = (
+    10.0  # seconds between two lines of a step that say the same, or tell of one transfer, where there is no terminal
+)
 MARKS = {
     "waiting": ("·", "dim"),
     "begin": ("▸", "cyan"),
@@ -41,6 +43,7 @@ class LiveView:
         self._took: dict[str, float] = {}
         self._says: dict[str, str] = {}
         self._lines_at: dict[str, float] = {}
+        self._lines: dict[str, str] = {}
         self._note = ""
         self._lock = threading.Lock()
         self._began = time.monotonic()
@@ -79,13 +82,14 @@ class LiveView:
             self._line(self._steps[name], event)
 
     def _too_soon(self, name: str, event: dict[str, Any]) -> bool:
-        """A word on the progress of a transfer that had one a moment ago: a log has no use for each of them."""
-        if event["state"] != "progress" or "doing" not in event["seen"]:
+        """What a step said a moment ago, or how far its transfer is by now: a log has no use for each of them."""
+        if event["state"] != "progress":
             return False
-        now = time.monotonic()
-        if now - self._lines_at.get(name, 0.0) < QUIET:
+        now, told = time.monotonic(), describe(event["seen"])
+        known = "doing" in event["seen"] or told == self._lines.get(name)
+        if known and now - self._lines_at.get(name, -QUIET) < QUIET:
             return True
-        self._lines_at[name] = now
+        self._lines_at[name], self._lines[name] = now, told
         return False
 
     def _hear_of_move(self, event: dict[str, Any]) -> None:
@@ -163,7 +167,7 @@ def describe(event: dict[str, Any]) -> str:
     if event.get("ports"):
         parts.append(f"port {', '.join(map(str, event['ports']))} taken")
     if "running" in event:
-        parts.append(f"{event['running']} requests running")
+        parts.append(f"{event['running']} request{'s' if event['running'] != 1 else ''} running")
     if event.get("log"):
         parts.append(str(event["log"]).strip())
     return ", ".join(parts)

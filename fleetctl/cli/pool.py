@@ -44,16 +44,17 @@ def status(
 ) -> None:
     """Show what every worker has loaded, what runs and what waits.
 
-    Exit status 9 when a worker does not answer, has no connection to NATS, or could not load a model.
+    Exit status 9 when a box cannot be reached, or its worker does not answer, has no connection to NATS, or could not
+    load a model.
     """
     from fleetctl.cli.output import console, emit
-    from fleetctl.cli.session import open_fleet
+    from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.cli.show_pool import show_pool
     from fleetctl.errors import SpecError, UnhealthyError
     from fleetctl.run.pool import pool_seen
     from fleetctl.spec.problems import near_or_all
 
-    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via) as subject:
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True, reach=QUICK) as subject:
         seen = pool_seen(subject, box or ())
     if model is not None and seen.workers and not seen.boxes_of(model):
         known = sorted({name for worker in seen.workers.values() for name in worker.models})
@@ -142,11 +143,11 @@ def _tell(
     ssh_config: SshConfig,
 ) -> None:
     from fleetctl.cli.output import console, emit
-    from fleetctl.cli.session import open_fleet
+    from fleetctl.cli.session import QUICK, open_fleet
     from fleetctl.cli.show_pool import told_words
     from fleetctl.run.pool import wish
 
-    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via) as subject:
+    with open_fleet(fleet, accept_new=accept_new, ssh_config=ssh_config, via=via, partly=True, reach=QUICK) as subject:
         told = wish(subject, model, what, boxes or ())
     if json:
         emit("wished", model=model, wish=what, boxes=told)

@@ -34,6 +34,9 @@ def show_bench(told: dict[str, Any], out: Console) -> None:
         f"{told['tokens_in_rate']:.1f} tokens/s in; {told['answered']} of {told['requests']} answered",
         markup=False,
     )
+    if not told["requests"]:
+        out.print(f"no answer came to its end in {told['seconds']:.0f} s: take a longer --duration", style="yellow")
+        return
     if told["good_share"] is not None:
         out.print(
             f"within the target: {told['good_share']:.1%}, {told['good_per_minute']:.1f} requests/min", markup=False

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fleetctl.cli.output import hang
-from fleetctl.run.pool import PoolEngine, PoolModel, PoolSeen, Wish
+from fleetctl.run.pool import PoolEngine, PoolModel, PoolSeen, PoolWorker, Wish
 from fleetctl.spec.units import seconds, size
 
 _STYLES = {"loaded": "green", "loading": "yellow", "unloading": "yellow", "failed": "red", "absent": "dim"}
@@ -32,7 +32,7 @@ def show_pool(seen: PoolSeen, model: str | None, out: Console) -> None:
         for key, one in worker.models.items():
             for engine in one.engines:
                 if model in (None, key, engine.name):
-                    table.add_row(escape(box), escape(engine.name), *_row(one, engine))
+                    table.add_row(escape(box), escape(engine.name), *_row(worker, key, one, engine))
     out.print(table)
     for box, worker in seen.workers.items():
         memory = worker.memory
@@ -42,7 +42,8 @@ def show_pool(seen: PoolSeen, model: str | None, out: Console) -> None:
         hang(out, f"[red]wrong[/]: {escape(problem)}", 7)
 
 
-def _row(model: PoolModel, engine: PoolEngine) -> tuple[str, ...]:
+def _row(worker: PoolWorker, key: str, model: PoolModel, engine: PoolEngine) -> tuple[str, ...]:
+    queue = worker.queue.models.get(key) if worker.queue is not None else None
     style = _STYLES.get(engine.phase, "")
     phase = f"[{style}]{escape(engine.phase)}[/]" if style else escape(engine.phase)
     marks = ["pinned"] if engine.pinned else []
@@ -52,8 +53,8 @@ def _row(model: PoolModel, engine: PoolEngine) -> tuple[str, ...]:
         size(engine.memory),
         str(engine.running),
         str(model.local),
-        str(model.waiting + model.waiting_batch),
-        "" if model.oldest is None or not model.waiting else seconds(model.oldest),
+        "?" if queue is None else str(queue.waiting + queue.batch),
+        "" if queue is None or queue.oldest is None or not queue.waiting else seconds(queue.oldest),
         _used(engine),
         "" if engine.load_seconds is None else seconds(engine.load_seconds),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from fleetctl.doctor.finding import Finding, Kind, Severity
 from fleetctl.doctor.scene import Family, Scene
 from fleetctl.facts.types import Seen
-from fleetctl.spec.units import gib
+from fleetctl.spec.units import gib, size
 
 FULL = 0.8  # part of the queue's store from which on it is told
 
@@ -191,14 +191,17 @@ def _store(scene: Scene, box: str, told: PoolTold) -> Iterator[Finding]:
     most, used, free = pool.nats.store, told.store.used, told.store.free
     yet = max(0, most - used)
     if used >= FULL * most or free < yet:
-        why = f"{gib(used)} of {gib(most)} are taken" if used >= FULL * most else f"its disk has {gib(free)} left"
+        full = used >= FULL * most
+        why = f"{gib(used)} of {gib(most)} are taken" if full else f"its disk has {size(free)} left"
         yield STORE.found(
             box,
             "/var/lib/fleetctl-nats",
             f"the queue on {box} has little room: {why}",
-            f"taken {gib(used)}, store: {gib(most)}, free on the disk {gib(free)}",
+            f"taken {size(used)}, store: {gib(most)}, free on the disk {size(free)}",
             fix="fleetctl batch list shows jobs whose results are kept; raise store: below pool: nats: if the disk has "
-            "room, else make room on it",
+            "room, else make room on it"
+            if full
+            else f"make room on that disk, or write store: {max(1, (used + free) // 2**20)}MiB, or less",
         )
 
 

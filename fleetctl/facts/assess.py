@@ -330,10 +330,18 @@ def _pool_problems(work: PoolWork, release: Release, observed: Observed) -> list
     ]
     down = {service.box for service in work.start if service.kind == "gateway"}
     down |= {box for box, facts in observed.items() if facts.drained is not None}
-    closed = dict.fromkeys(server.box for _, server in work.open if server.box not in down)
+    closed = dict.fromkeys(server.box for _, server in work.open if server.box in observed and server.box not in down)
     if release.proxy is not None:
         found += [f"{box}: its gateway runs, but the proxy sends it no requests" for box in closed]
-    return found + [f"{engine.id} is pinned and not loaded" for engine in not_loaded(release, observed)]
+    return found + [
+        f"{engine.id} is pinned and {'still loads' if _loads(engine, observed) else 'not loaded'}"
+        for engine in not_loaded(release, observed)
+    ]
+
+
+def _loads(engine: Engine, observed: Observed) -> bool:
+    state = observed[engine.head.box].units.get(engine.head.unit)
+    return state is not None and state.active == "activating"
 
 
 def _silent_models(release: Release, states: Mapping[str, str], told: set[str]) -> list[str]:

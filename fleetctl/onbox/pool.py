@@ -36,7 +36,7 @@ def pool_state(call: Call) -> Dict[str, Any]:
     except OpError as error:
         return {"worker": True, "state": None, "why": str(error)}
     if status != 200 or not isinstance(told, dict):
-        return {"worker": True, "state": None, "why": "the worker answers %d to GET /state" % status}
+        return {"worker": True, "state": None, "why": _message(told) or "the worker answers %d to GET /state" % status}
     return {"worker": True, "state": told, "why": ""}
 
 
@@ -118,7 +118,7 @@ def _state() -> Dict[str, Any]:
         raise OpError("there is no worker of a pool here (%s)" % CONFIG)
     status, told = _ask(listen, "GET", "/state")
     if status != 200 or not isinstance(told, dict):
-        raise OpError("the worker answers %d to GET /state" % status)
+        raise OpError(_message(told) or "the worker answers %d to GET /state" % status)
     return told
 
 

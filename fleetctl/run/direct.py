@@ -50,6 +50,10 @@ class Direct:
             raise SeveralBoxesError(self.away)
         self.live = _live(self.fleet, self.observed)
         if not self.live.engines:
+            if self.live.layout is not None:
+                raise RefusedError(
+                    f"all models of {self.live.layout} are in the pool, and nobody reaches its engines round the queue"
+                )
             raise RefusedError(
                 "no layout is live, so there is no engine to talk to", hint="fleetctl cutover --to LAYOUT"
             )

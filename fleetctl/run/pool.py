@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from fleetctl.errors import RefusedError, SpecError
+from fleetctl.errors import RefusedError, SpecError, reason
 from fleetctl.facts.seen import Seen, first_fault
 from fleetctl.remote.connection import BoxConnection
 from fleetctl.run.subject import Subject
@@ -39,12 +39,8 @@ class PoolEngine(Seen):
 
 
 class PoolModel(Seen):
-    """A model on a box: requests in the queue of all boxes, seconds for which the oldest of them has waited (None: not
-    told), requests that this box has taken and not begun, and its engines here."""
+    """A model on a box: requests that this box has taken and not begun, and its engines here."""
 
-    waiting: int = 0
-    oldest: float | None = None
-    waiting_batch: int = 0
     local: int = 0
     engines: tuple[PoolEngine, ...] = ()
 
@@ -56,14 +52,29 @@ class PoolMemory(Seen):
     taken: int
 
 
+class PoolWaiting(Seen):
+    """What waits of a model in the queue of all boxes: requests, lines of batch jobs, seconds of the oldest request."""
+
+    waiting: int
+    batch: int = 0
+    oldest: float | None = None
+
+
+class PoolQueue(Seen):
+    """The queue, as JetStream told the worker."""
+
+    models: dict[str, PoolWaiting] = {}
+
+
 class PoolWorker(Seen):
-    """What a worker says of itself."""
+    """What a worker says of itself. ``queue``: None where it does not know what waits."""
 
     box: str
     connected: bool
     draining: bool = False
     memory: PoolMemory
     models: dict[str, PoolModel] = {}
+    queue: PoolQueue | None = None
 
 
 @dataclass
@@ -99,8 +110,10 @@ class PoolSeen:
 
 
 def pool_seen(subject: Subject, only: Collection[str] = ()) -> PoolSeen:
-    """Ask the workers, of all boxes or of some. Raises SpecError for a box that the fleet does not have, RefusedError
-    where no box that was asked has a worker, and FleetError where a box itself does not answer."""
+    """Ask the workers, of all boxes or of some; those of boxes that cannot be reached are silent.
+
+    Raises SpecError for a box that the fleet does not have, and RefusedError where no box that was asked has a worker.
+    """
     for box in only:
         if box not in subject.fleet.boxes:
             raise SpecError(f"there is no box {box}", hint=near_or_all(box, subject.fleet.boxes))
@@ -113,7 +126,9 @@ def pool_seen(subject: Subject, only: Collection[str] = ()) -> PoolSeen:
     found = PoolSeen()
     for name in asked:
         answer = told.get(name)
-        if answer is None or not answer["worker"]:
+        if name in subject.unreachable:
+            found.silent[name] = f"it cannot be reached: {reason(name, subject.unreachable[name])}"
+        elif answer is None or not answer["worker"]:
             found.without.append(name)
         elif answer["state"] is None:
             found.silent[name] = str(answer["why"])

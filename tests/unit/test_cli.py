@@ -147,3 +147,8 @@ def test_the_paragraphs_of_every_help_take_the_lines_of_the_terminal_and_not_tho
     told = [one for name in root.commands for one in below(root.get_command(None, name)) if one.help]
     assert len(told) > 40
     assert [one.name for one in told if "\n" in one.help.replace("\n\n", "")] == []
+
+
+def test_the_package_can_be_run_where_the_script_is_not_on_the_path() -> None:
+    ran = subprocess.run([sys.executable, "-m", "fleetctl", "--version"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout.split()[0]) == (0, "fleetctl"), ran

@@ -7,16 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
-from planned import OFFICE, layout
+from planned import OFFICE, layout, office
+from pooled import pooled
 from rich.console import Console
 
 from fleetctl.cli.show_clients import Table, _grid, event
+from fleetctl.errors import RefusedError
 from fleetctl.facts.clients import Client
 from fleetctl.facts.direct import Caller, Requests
+from fleetctl.run import direct
+from fleetctl.run.subject import Subject
 
 
 @pytest.fixture
@@ -88,3 +92,13 @@ def test_a_watch_in_a_pipe_says_what_it_watches_and_that_nobody_came(capsys: pyt
     assert first.startswith("watching replicas/qwen@a, replicas/qwen@b") and last.startswith(
         "nobody talked to an engine"
     )
+
+
+def test_where_all_models_are_in_the_pool_there_is_nobody_to_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = pooled()
+    live = release.model_copy(update={"engines": ()})
+    monkeypatch.setattr(direct, "gather_some", lambda *_: ({"a": None}, {}))
+    monkeypatch.setattr(direct, "questions", lambda _: {})
+    monkeypatch.setattr(direct, "_live", lambda *_: live)
+    with pytest.raises(RefusedError, match="all models of pool are in the pool"):
+        direct.Direct(Subject(office(), "", cast(Any, None)))

@@ -77,6 +77,12 @@ def test_what_is_wrong_with_workers_models_and_the_queue_is_found(a: PoolTold, b
         assert line.startswith(wanted)
 
 
+def test_a_disk_that_is_smaller_than_the_store_is_not_mended_by_a_larger_store() -> None:
+    (one,) = find(scene(), {"a": told(store=Store(used=GIB, free=GIB // 2)), "b": WELL})
+    assert one.says.endswith("its disk has 512 MiB left")
+    assert one.fix == "make room on that disk, or write store: 1536MiB, or less"
+
+
 def test_a_pool_without_a_firewall_is_said_once() -> None:
     keys: dict[str, Any] = {"proxy__api_keys": {"app": {"env": "KEY"}}}
     (one,) = find(scene(firewall=None, **keys), {"a": WELL, "b": WELL})

@@ -39,13 +39,18 @@ STATE = {
     "connected": True,
     "memory": {"limit": 8 * GIB, "taken": 2 * GIB},
     "models": {
-        "minilm": {"waiting": 0, "local": 0, "engines": [engine("minilm", pinned=True, running=3, calls=1)]},
+        "minilm": {"waiting": 3, "local": 0, "engines": [engine("minilm", pinned=True, running=3, calls=1)]},
         "org/q": {
-            "waiting": 7,
-            "oldest": 12.5,
+            "waiting": 0,
             "local": 2,
             "engines": [engine("org/q", phase="absent", wish="evict", idle_seconds=90.0, load_seconds=21.4)],
         },
+    },
+    "queue": {
+        "models": {
+            "minilm": {"waiting": 0, "batch": 0, "oldest": 0.0},
+            "org/q": {"waiting": 5, "batch": 2, "oldest": 12.5},
+        }
     },
 }
 
@@ -107,8 +112,11 @@ class OneBox:
 
 
 class AllBoxes:
+    def __init__(self, reached: tuple[str, ...] = tuple(office().boxes)) -> None:
+        self._reached = reached
+
     def each(self, fn: Callable[[Any], Any]) -> dict[str, Any]:
-        return {name: fn(OneBox(name)) for name in office().boxes}
+        return {name: fn(OneBox(name)) for name in self._reached}
 
 
 SUBJECT = Subject(office(), "", cast(Any, AllBoxes()))
@@ -142,6 +150,33 @@ def test_the_workers_are_asked_and_shown_on_one_screen(worker: type[Worker]) -> 
     out = Console(width=110, record=True)
     show_pool(seen, "minilm", out)
     assert "org/q" not in out.export_text()
+
+
+def test_what_waits_is_unknown_where_the_worker_does_not_know_it(worker: type[Worker]) -> None:
+    worker.state = {**STATE, "queue": None}
+    out = Console(width=110, record=True)
+    show_pool(pool_seen(SUBJECT), None, out)
+    assert out.export_text().splitlines()[1].split()[8] == "?"
+
+
+def test_a_box_that_is_off_hides_no_other_and_no_wish_is_told_meanwhile(worker: type[Worker]) -> None:
+    off = {"b": BoxError("b", "no answer from 10.0.0.2 port 22 within 3 s")}
+    subject = Subject(office(), "", cast(Any, AllBoxes(("a",))), off)
+    seen = pool_seen(subject)
+    assert list(seen.workers) == ["a"] and seen.without == []
+    assert seen.problems == ["b: it cannot be reached: no answer from 10.0.0.2 port 22 within 3 s"]
+    with pytest.raises(RefusedError, match=r"b: it cannot be reached: .*; nothing was changed"):
+        wish(subject, "org/q", "load")
+    assert worker.told == []
+    assert list(wish(subject, "org/q", "load", ["a"])) == ["a"]
+
+
+def test_a_worker_that_has_never_reached_the_queue_says_so(
+    worker: type[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"error": {"message": "the worker has no connection to NATS yet"}}
+    monkeypatch.setattr(Worker, "do_GET", lambda self: self._answer(503, told))
+    assert pool_seen(SUBJECT).problems == ["a: the worker has no connection to NATS yet"]
 
 
 def test_a_wish_reaches_every_worker_that_has_the_model(worker: type[Worker]) -> None:

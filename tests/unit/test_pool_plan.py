@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 from planned import BEFORE, boxes_in, layout, plan, unit
-from pooled import BATCH, GATEWAY, NATS, WORKER, all_in_pool, pooled
+from pooled import BATCH, GATEWAY, NATS, WORKER, all_in_pool, pooled, server
 
-from fleetctl.errors import RefusedError
+from fleetctl.errors import BoxError, RefusedError
 from fleetctl.facts.assess import assess
 from fleetctl.facts.gather import question
 from fleetctl.plan.difference import compare
@@ -152,6 +152,20 @@ def test_a_pinned_engine_that_is_not_loaded_is_a_problem_and_another_is_none() -
         "pool/minilm@a is pinned and not loaded",
         "pool/minilm@b is pinned and not loaded",
     ]
+
+
+def test_a_pinned_engine_that_loads_and_a_gateway_on_a_box_that_is_off_are_told_as_that() -> None:
+    release = pooled(pool__gateways=["a", "b"])
+    seen = all_in_pool(boxes_in(release), release)
+    units = {**seen["a"].units, "fleetctl-pool-minilm.service": unit("activating")}
+    proxy = seen["a"].proxy
+    assert proxy is not None
+    servers = {name: server("DOWN" if name.endswith("-b") else "UP") for name in proxy.servers}
+    proxy = proxy.model_copy(update={"servers": servers})
+    seen["a"] = seen["a"].model_copy(update={"units": units, "proxy": proxy})
+    told = assess({"a": seen["a"]}, "a", "office", {"b": BoxError("b", "it is off")}).problems
+    assert "pool/minilm@a is pinned and still loads" in told
+    assert not [problem for problem in told if problem.startswith("b: its gateway runs")]
 
 
 def test_the_first_layout_of_all_can_be_a_pool() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 from planned import GIB, boxes_in
@@ -17,6 +18,7 @@ from fleetctl.watch.metrics import families
 from fleetctl.watch.sample import Sample
 from fleetctl.watch.top.history import History
 from fleetctl.watch.top.pool import pool_lines
+from fleetctl.watch.top.words import middle_cut
 from fleetctl.watch.top.wrong import remarks
 
 RELEASE = pooled(pool={"nats": {"boxes": ["a"], "passwords": PASSWORDS}, "gateways": ["a", "b"]})
@@ -136,3 +138,16 @@ def test_status_and_top_show_engines_and_queue_and_the_exporter_has_them() -> No
     worker = (("box", "a"), ("fleet", "office"), ("program", "worker"))
     assert series["fleetctl_pool_program_connected", *worker] == 1
     assert sum(value for (name, *_), value in series.items() if name == "fleetctl_pool_engine_failed") == 2
+
+
+def test_a_long_name_in_a_narrow_terminal_keeps_its_box() -> None:
+    _, now = two(PoolBox("a"), PoolBox("b"))
+    assert now.pool is not None
+    first = replace(now.pool.engines[0], id="pool/extractor-large-multilingual@a")
+    now = replace(now, pool=replace(now.pool, engines=(first, *now.pool.engines[1:])))
+    narrow = [line.plain for line in pool_lines(now, 80)]
+    assert all(len(line) <= 80 for line in narrow[:-1])
+    assert narrow[1].split()[0].endswith("…@a") and "pinned" not in narrow[0]
+    wide = [line.plain for line in pool_lines(now, 110)]
+    assert wide[1].split()[0] == "extractor-large-multilingual@a" and wide[1].endswith("yes")
+    assert [middle_cut("large@box1", width) for width in (10, 8, 6, 4)] == ["large@box1", "la…@box1", "large…", "lar…"]

@@ -32,6 +32,8 @@ FRESH = 0.9
 """Seconds for which a look is good."""
 PATIENCE = 1.0
 """Seconds that JetStream may take; whoever asks gets the look before it then."""
+STALE = 5.0
+"""Seconds after which nobody gets a look any more: what waits is not known then."""
 
 
 class Queued:
@@ -41,19 +43,22 @@ class Queued:
         self._models = tuple(models)
         self._last: dict[str, Any] | None = None
         self._at = 0.0
+        self._heard = 0.0
         self._looking = asyncio.Lock()
 
     async def told(self, client: Client) -> dict[str, Any] | None:
-        """The last look, after a new one where that is old; None: nothing was ever heard. Its ``time`` says when."""
+        """The last look, after a new one where that is old; None: nothing is known. Its ``time`` says when."""
         async with self._looking:
             if time.monotonic() - self._at > FRESH:
                 self._at = time.monotonic()
                 try:
                     async with asyncio.timeout(PATIENCE):
                         self._last = await self._look(client)
+                    self._heard = time.monotonic()
                 except (nats.errors.Error, TimeoutError, ValueError, KeyError, TypeError) as error:
                     log.debug("what waits is not known: %s", error or type(error).__name__)
-            return self._last
+            known = client.is_connected and time.monotonic() - self._heard < STALE
+            return self._last if known else None
 
     async def _look(self, client: Client) -> dict[str, Any]:
         async def ask(subject: str, question: dict[str, Any] | None = None) -> dict[str, Any]:

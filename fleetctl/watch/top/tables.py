@@ -14,6 +14,7 @@ from fleetctl.watch.top.words import (
     NOT_KNOWN,
     cut,
     gibibytes,
+    middle_cut,
     number,
     percent,
     pressure,
@@ -104,7 +105,7 @@ class Table:
         return Text(line, style="bold")
 
     def _copy(self, copy: Copy, selected: bool, top: float) -> Text:
-        name = cut(short_name(copy, self._sample.layout), self._name)
+        name = middle_cut(short_name(copy, self._sample.layout), self._name)
         state = cut(state_of(copy), 8)
         line = Text()
         line.append(f"{'>' if selected else ' '} {name:<{self._name}} ", style="bold reverse" if selected else "")

@@ -60,3 +60,10 @@ def short_name(copy: Copy, layout: str | None) -> str:
 def cut(text: str, width: int) -> str:
     """The text in so many columns, the end of a longer one left out visibly."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def middle_cut(name: str, width: int) -> str:
+    """A name such as MODEL@BOX in so many columns: the box stays, where there is room for anything beside it."""
+    what, at, box = name.rpartition("@")
+    left = width - len(at + box)
+    return cut(what, left) + at + box if at and left > 1 else cut(name, width)
