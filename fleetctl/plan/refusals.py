@@ -201,9 +201,21 @@ def warnings(
         told = ", ".join(f"{box} {facts.generation}" for box, facts in observed.items())
         found.append(f"the boxes are not in the same generation ({told}); the move brings them together")
     found += [*_new_place(source, target), *_leaving(target), *_not_served(source, target)]
+    found += [*_store(target, observed, difference)]
     found += image_warnings(target, observed, difference, lenient=lenient)
     found += [f"no box has a unit {unit}, which superseded: names" for unit in _unknown_superseded(target, observed)]
     return found + list(who_is_shut_out(source, target))
+
+
+def _store(target: Release, observed: Observed, difference: Difference) -> Iterable[str]:
+    """What NATS may keep and its disk has no room for: requests would be refused long before the store is full."""
+    for service in difference.pool.start:
+        free = observed[service.box].free.get("/var/lib/fleetctl") if service.box in observed else None
+        if target.pool and service.kind == "nats" and free is not None and target.pool.store > free:
+            yield (
+                f"{service.box}: NATS may keep {gib(target.pool.store)} (pool: nats: store:), and {gib(free)} are free "
+                "on its disk, beside what it already keeps there: make room, or write a smaller store:"
+            )
 
 
 def _unknown_superseded(target: Release, observed: Observed) -> list[str]:

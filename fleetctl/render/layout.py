@@ -76,6 +76,8 @@ def render_layout(
     if firewall is not None:
         for box in firewall.guarded:
             files.setdefault(box, {}).update((file.path, file) for file in firewall_files(firewall, box))
+    store = fleet.pool.nats.store if fleet.pool else 0
+    pool = Pool(services=tuple(services), lodgers=tuple(lodgers), store=store) if services else None
     return Release(
         fleet=fleet.fleet,
         layout=layout,
@@ -87,7 +89,7 @@ def render_layout(
         gates=fleet.gates,
         tasks=dict(tasks or {}),
         firewall=firewall,
-        pool=Pool(services=tuple(services), lodgers=tuple(lodgers)) if services else None,
+        pool=pool,
         programs={box: bundles for box in fleet.boxes if (bundles := bundles_on(fleet, layout, box))},
         spec=spec_text,
     )

@@ -282,6 +282,7 @@ class Pool(Value):
 
     services: tuple[Service, ...]
     lodgers: tuple[Lodger, ...]
+    store: int = Field(0, description="bytes that NATS may keep on each of its boxes; 0: a release that does not say")
 
     def on(self, box: str) -> list[Service]:
         """Programs of the pool on one box."""

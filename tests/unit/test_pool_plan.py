@@ -200,6 +200,17 @@ def test_what_stands_in_the_way_of_a_pool_is_said_before_anything_is_touched(
         plan(source, pooled(), boxes_in(source, a=facts))
 
 
+def test_a_store_that_its_disk_has_no_room_for_is_told_where_nats_starts() -> None:
+    source, target = pooled("replicas"), pooled()
+    assert target.pool is not None
+    for free, told in ((target.pool.store - 1, True), (target.pool.store, False)):
+        made = plan(source, target, boxes_in(source, a={"free": {"/etc/fleetctl": free, "/var/lib/fleetctl": free}}))
+        assert any(one.startswith("a: NATS may keep") for one in made.warnings) is told, made.warnings
+    boxes = boxes_in(target, a={"free": {"/etc/fleetctl": 2**29, "/var/lib/fleetctl": 2**29}})
+    made = plan(target, target, all_in_pool(boxes, target))
+    assert not any("NATS may keep" in one for one in made.warnings)
+
+
 def test_without_a_pool_no_step_is_about_one() -> None:
     source, target = layout("split"), layout("replicas")
     made = plan(source, target, boxes_in(source))
