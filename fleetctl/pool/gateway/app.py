@@ -265,7 +265,7 @@ class _Request:
             size=self._size,
             content_type=asked.content_type,
             accept=asked.accept,
-            cost=cost(asked.path, self._size, found),
+            cost=cost(asked.path, self._size, asked.scanner),
             stream=asked.path in STREAMED and found.get("stream") is True,
             trace=asked.trace,
             body=stored.name if stored else "",

@@ -19,6 +19,9 @@ from fleetctl.pool.gateway.scan import Scanner, Value
 MESSAGE_PACK = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 BYTES_OF_A_TOKEN = 4
 """Bytes of a body per token: what OpenAI and most others give as the rule of thumb for English."""
+TOKENS_OF_AN_IMAGE = 765
+"""What an image is taken for, however many bytes it has: 1024 x 1024 pixels at OpenAI (85, and 170 for each of four
+tiles; https://platform.openai.com/docs/guides/images-vision). Models differ; what engines count corrects it."""
 ANSWER_OF_CHAT = 256
 """Tokens of an answer, where a chat's request sets no limit."""
 ANSWER_OF_COMPLETION = 16
@@ -110,9 +113,10 @@ def _deadline(said: str) -> float:
     return int(said) / 1000
 
 
-def cost(path: str, size: int, found: Mapping[str, Value]) -> int:
-    """Tokens that a request is estimated to take, prompt and answer, from its size and what it asks for."""
-    prompt = -(-size // BYTES_OF_A_TOKEN)
+def cost(path: str, size: int, scanner: Scanner) -> int:
+    """Tokens that a request is estimated to take, prompt and answer, from its size, its images and what it asks for."""
+    found: Mapping[str, Value] = scanner.found
+    prompt = -(-max(0, size - scanner.image_bytes) // BYTES_OF_A_TOKEN) + scanner.images * TOKENS_OF_AN_IMAGE
     if path == "/v1/chat/completions":
         most = found.get("max_completion_tokens") or found.get("max_tokens")
         answer = _count_of(most, ANSWER_OF_CHAT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from fleetctl.pool.gateway.scan import KEYS, MOST_DEPTH, MOST_VALUE, Value
+from fleetctl.pool.gateway.scan import IMAGE, IMAGE_HEAD, KEYS, MOST_DEPTH, MOST_VALUE, Value
 
 _IN_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*){0,1000}', re.DOTALL)
 """The inside of a string, up to its end or the end of the bytes."""
@@ -23,11 +23,15 @@ class JsonScanner:
 
     def __init__(self) -> None:
         self.found: dict[str, Value] = {}
+        self.images = self.image_bytes = 0
         self.broken = False
         self._depth = 0
         self._in_string = False
         self._escaped = False
         """The bytes ended between a backslash and what it stands before."""
+        self._head = b""
+        """The first bytes of the string that is passing by."""
+        self._is_image = False
         self._is_key = True
         self._key = ""
         self._kept: bytearray | None = None
@@ -61,11 +65,25 @@ class JsonScanner:
         elif position == len(data) - 1 and data[position] == 0x5C:
             position += 1
             self._escaped = True
+        self._look_for_image(data, start, position)
         self._keep(data, start, position)
         if not self._in_string and self._depth == 1 and self._is_key:
             self._key = self._named()
             self._kept = None
         return position
+
+    def _look_for_image(self, data: bytes, start: int, end: int) -> None:
+        if self._is_image:
+            self.image_bytes += end - start
+        elif len(self._head) < IMAGE_HEAD:
+            self._head += data[start : min(end, start + IMAGE_HEAD - len(self._head))]
+            if len(self._head) == IMAGE_HEAD and IMAGE.match(self._head):
+                self._is_image = True
+                self.images += 1
+                self.image_bytes += end - start
+
+    def _begin_string(self) -> None:
+        self._in_string, self._head, self._is_image = True, b"", False
 
     def _nested(self, data: bytes, position: int) -> int:
         position = _PLAIN.match(data, position).end()  # type: ignore[union-attr]
@@ -73,7 +91,7 @@ class JsonScanner:
             return position
         letter = data[position]
         if letter == 0x22:
-            self._in_string = True
+            self._begin_string()
         elif letter in b"[{":
             self._deeper()
         elif letter in b"]}":
@@ -95,7 +113,7 @@ class JsonScanner:
             return until
         letter = data[until]
         if letter == 0x22:
-            self._in_string = True
+            self._begin_string()
             if self._is_key:
                 self._kept = bytearray()
             self._keep(data, until, until + 1)

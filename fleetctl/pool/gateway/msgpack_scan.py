@@ -6,7 +6,7 @@ import re
 
 import msgpack
 
-from fleetctl.pool.gateway.scan import KEYS, MOST_DEPTH, MOST_VALUE, Value
+from fleetctl.pool.gateway.scan import IMAGE, IMAGE_HEAD, KEYS, MOST_DEPTH, MOST_VALUE, Value
 
 _SCALARS = re.compile(
     rb"(?:[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2]....|[\xcb\xcf\xd3]........){64}",
@@ -28,6 +28,7 @@ class MessagePackScanner:
 
     def __init__(self) -> None:
         self.found: dict[str, Value] = {}
+        self.images = self.image_bytes = 0
         self.broken = False
         self._rest = b""
         """Bytes that cannot be judged before more have come: part of a head, of a key or of a wanted value."""
@@ -71,6 +72,13 @@ class MessagePackScanner:
                 if not is_key:
                     self.found[self._key] = value
                 self._key = value if is_key and isinstance(value, str) else ""
+        if size > MOST_VALUE and data[position] in _SIZED:
+            at = position + 1 + sum(_SIZED[data[position]])
+            if len(data) < at + IMAGE_HEAD:
+                return 0
+            if IMAGE.match(data, at):
+                self.images += 1
+                self.image_bytes += size
         self._left[-1] -= 1
         self._close()
         return size

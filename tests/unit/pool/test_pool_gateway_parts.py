@@ -20,6 +20,7 @@ from fleetctl.pool.gateway import uploads as uploads_module
 from fleetctl.pool.gateway.answers import Answer
 from fleetctl.pool.gateway.asked import cost
 from fleetctl.pool.gateway.demand import seconds_to_wait
+from fleetctl.pool.gateway.json_scan import JsonScanner
 from fleetctl.pool.gateway.metrics import Metrics
 from fleetctl.pool.gateway.models import Models
 from fleetctl.pool.gateway.refusals import Refusal
@@ -44,7 +45,9 @@ from fleetctl.pool.wire import Frame, Kind
     ],
 )
 def test_cost_is_a_quarter_of_the_bytes_and_what_is_asked_for(path: str, found: dict[str, Any], tokens: int) -> None:
-    assert cost(path, 400, found) == tokens
+    scanner = JsonScanner()
+    scanner.found = found
+    assert cost(path, 400, scanner) == tokens
 
 
 @pytest.mark.parametrize(

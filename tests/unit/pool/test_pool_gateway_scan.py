@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetctl.pool.gateway.asked import scanner_for
+from fleetctl.pool.gateway.asked import TOKENS_OF_AN_IMAGE, cost, scanner_for
 from fleetctl.pool.gateway.json_scan import JsonScanner
 from fleetctl.pool.gateway.msgpack_scan import MessagePackScanner
 from fleetctl.pool.gateway.scan import KEYS, Scanner
@@ -86,6 +86,47 @@ def test_bytes_of_any_kind_do_no_harm(data: bytes, cuts: list[int]) -> None:
 def test_tricks(body: str, found: str | None) -> None:
     assert scanned(JsonScanner(), body.encode(), []).found.get("model", "nothing") == found
     assert scanned(JsonScanner(), body.encode(), list(range(len(body)))).found.get("model", "nothing") == found
+
+
+LONG = "QUJD" * 1000
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(4000)
+
+
+def pictured(url: object, *, text: str = "What is this?") -> dict[str, Any]:
+    """A chat about one picture."""
+    parts = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": url}}]
+    return {"model": "m", "messages": [{"role": "user", "content": parts}], "max_tokens": 5}
+
+
+@settings(max_examples=40)
+@given(cuts=st.lists(st.integers(0, 400), max_size=6))
+@pytest.mark.parametrize(
+    ("body", "images"),
+    [
+        (json.dumps(pictured(f"data:image/png;base64,{LONG}")).encode(), 1),
+        (json.dumps(pictured(f"data:image/png;base64,{LONG}")).replace("/", "\\/").encode(), 1),
+        (json.dumps({"model": "m", "input": [f"data:image/jpeg;base64,{LONG}"] * 3}).encode(), 3),
+        (json.dumps({"input": f"data:image/webp;base64,{LONG}", "model": "m"}).encode(), 1),
+        (json.dumps(pictured("https://example.org/a.png", text=LONG)).encode(), 0),
+        (json.dumps(pictured("x", text=f"see data:image/png;base64,{LONG}")).encode(), 0),
+        (msgpack.packb(pictured(PNG)), 1),
+        (msgpack.packb(pictured(f"data:image/png;base64,{LONG}")), 1),
+        (
+            msgpack.packb(
+                {"model": "m", "input": [PNG, b"\xff\xd8\xff" + bytes(70_000), b"RIFF1234WEBP" + bytes(2000)]}
+            ),
+            3,
+        ),
+        (msgpack.packb({"model": "m", "input": [b"RIFF1234WAVE" + bytes(2000), LONG, b"text" * 600]}), 0),
+    ],
+)
+def test_an_image_costs_what_images_do_and_not_its_bytes(body: bytes, images: int, cuts: list[int]) -> None:
+    kind = JsonScanner if body.startswith(b"{") else MessagePackScanner
+    scanner = scanned(kind(), body, cuts)
+    assert scanner.images == images
+    rest = len(body) - scanner.image_bytes
+    assert images == 0 or rest < 400
+    assert cost("/v1/embeddings", len(body), scanner) == -(-rest // 4) + images * TOKENS_OF_AN_IMAGE
 
 
 def test_binary_inputs_are_passed_over_without_being_held() -> None:
