@@ -38,7 +38,7 @@ ELSEWHERE = {
     "fleetctl pool pin minilm": "../unit/test_pool_command.py",
     "fleetctl pool load qwen3-tiny --box spark1": "../unit/test_pool_command.py",
     "fleetctl pool evict bge-m3": "../unit/test_pool_command.py",
-    "fleetctl restart minilm": "test_lab_pool.py: these boxes have no pool",
+    "fleetctl restart minilm": "test_lab_pool.py, for these boxes have no pool",
     "fleetctl pool unpin minilm": "../unit/test_pool_command.py",
     "fleetctl batch run tasks.jsonl": "../unit/pool/test_batch_command.py, for these boxes have no pool",
     "fleetctl batch run tasks.jsonl --no-wait --out answers.jsonl": "../unit/pool/test_batch_command.py",

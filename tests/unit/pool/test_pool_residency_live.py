@@ -74,7 +74,7 @@ def test_the_program_on_a_box_reads_what_the_worker_says_and_tells_it_what_is_wi
             seen = PoolWorker.model_validate((await asyncio.to_thread(onbox.pool_state, call))["state"])
             assert (seen.box, seen.connected, seen.memory.taken, seen.memory.limit) == ("box1", True, 30, 100)
             assert (seen.models["a"].engines[0].phase, seen.models["a"].engines[0].pinned) == ("loaded", True)
-            assert seen.models["a"].oldest is not None
+            assert seen.queue is not None and seen.queue.models["a"].waiting == 0
             answer = await asyncio.to_thread(onbox.pool_wish, call, "org/b", "pin")
             assert answer["org/b"]["pinned"] is True
             with pytest.raises(OpError, match="is pinned on this box"):
