@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -48,7 +49,7 @@ def streamed(lab: Lab, model: str) -> str:
 
 
 def test_a_pool_of_real_engines_answers_streams_takes_adapters_and_goes_again(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for role in ("gateway", "worker", "operator"):
         monkeypatch.setenv(f"NATS_{role.upper()}", f"a-word-of-the-{role}")
@@ -63,7 +64,7 @@ def test_a_pool_of_real_engines_answers_streams_takes_adapters_and_goes_again(
         assert_serves(lab, "pool")
         plain = streamed(lab, "tiny")
         assert plain
-        fleetctl(lab, "lora", "push", str(make_tiny_lora(lab.root / "one", seed=1)), "--yes")
+        fleetctl(lab, "lora", "push", str(make_tiny_lora(tmp_path / "one", seed=1)), "--yes")
         assert streamed(lab, "one") not in ("", plain)
         fleetctl(lab, "lora", "remove", "one", "--yes")
         with traffic_to(lab) as traffic:
