@@ -228,10 +228,7 @@ class Loading:
         self._changed(engine)
         await engine.idle.wait()
         engine.client.close()
-        try:
-            await self._units.stop(engine.config.unit, engine.config.stop_limit)
-        except UnitError as error:
-            log.warning("%s", error.message)
+        await self._stop(engine)
         engine.phase = "loading"
         await self._load(engine)
 
@@ -309,13 +306,17 @@ class Loading:
 
     async def _load_failed(self, engine: Engine, reason: str) -> None:
         log.error("%s: %s", engine.name, reason)
+        await self._stop(engine)
+        engine.phase, engine.reason = "failed", reason
+        engine.failures, engine.failed_at = engine.failures + 1, time.monotonic()
+        self._changed(engine)
+
+    async def _stop(self, engine: Engine) -> None:
+        """Have systemd stop its unit; where that fails, the log says so."""
         try:
             await self._units.stop(engine.config.unit, engine.config.stop_limit)
         except UnitError as error:
             log.warning("%s", error.message)
-        engine.phase, engine.reason = "failed", reason
-        engine.failures, engine.failed_at = engine.failures + 1, time.monotonic()
-        self._changed(engine)
 
     def _start_unloading(self, engine: Engine, why: str) -> None:
         if engine.phase != "loaded":
@@ -328,10 +329,7 @@ class Loading:
     async def _unload(self, engine: Engine) -> None:
         await engine.idle.wait()
         engine.client.close()
-        try:
-            await self._units.stop(engine.config.unit, engine.config.stop_limit)
-        except UnitError as error:
-            log.warning("%s", error.message)
+        await self._stop(engine)
         engine.phase = "absent"
         self._changed(engine)
 

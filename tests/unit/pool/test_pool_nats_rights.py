@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import poolworker
 import pytest
+from certified import needs_openssl, self_signed
 from gateways import gateway
 from nats.aio.client import Client
 from nats.js.errors import APIError, NotFoundError
@@ -210,23 +210,9 @@ def test_nobody_without_a_password_is_let_in(server: NatsServer) -> None:
         asyncio.run(story())
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@needs_openssl
 def test_with_a_certificate_only_who_trusts_it_talks_to_nats(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "certificate", tmp_path / "key"
-    words = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    words += ["-subj", "/CN=fleet", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*words, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    certificate, key = self_signed(tmp_path, "fleet")
     server = NatsServer(tmp_path)
     text = files_of("queue", tmp_path, tls={"certificate": str(certificate), "key": str(key)})["nats.conf"]
     text = text.replace("10.0.0.1:4222", f"127.0.0.1:{server.port}").replace(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from bucket import Storage, needs_s3, storage, until
+from certified import needs_openssl, self_signed
 from gateways import gateway, worker
 from gateways import until as soon
 from natsserver import NatsServer, needs_nats
@@ -105,25 +104,12 @@ def test_what_is_wrong_is_told_without_the_keys(s3: Storage) -> None:
     asyncio.run(wrong())
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@needs_openssl
 def test_a_certificate_that_is_not_trusted_is_told_as_such(tmp_path: Path) -> None:
     from fleetctl.pool.s3 import Bucket, S3Error
 
-    certificate, key, word = tmp_path / "certificate", tmp_path / "key", tmp_path / "word"
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    made += ["-subj", "/CN=minio", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out"]
-    subprocess.run([*made, str(certificate)], check=True, capture_output=True)
+    certificate, key = self_signed(tmp_path, "minio")
+    word = tmp_path / "word"
     word.write_text("word")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
