@@ -5,6 +5,7 @@ from typing import Any, Dict, Optional
 
 from fleetctl.onbox.main import Call, op
 from fleetctl.onbox.pool import pool_state
+from fleetctl.onbox.weightsproof import allocated
 
 STORE = "/var/lib/fleetctl-nats"
 
@@ -21,11 +22,4 @@ def store_of(folder: str) -> Optional[Dict[str, int]]:
         disk = os.statvfs(folder)
     except OSError:
         return None
-    used = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                used += os.lstat(os.path.join(place, name)).st_blocks * 512
-            except OSError:
-                continue  # removed meanwhile: the queue is at work
-    return {"used": used, "free": disk.f_bavail * disk.f_frsize}
+    return {"used": allocated(folder), "free": disk.f_bavail * disk.f_frsize}
