@@ -165,9 +165,10 @@ def remove_steps(names: Sequence[tuple[str, str]], live: Release, observed: Obse
 def told_boxes(release: Release) -> tuple[str, ...]:
     """Boxes on which a proxy or, in whatever layout, a gateway has to know the names."""
     proxy = release.proxy
-    gateways = [server.box for backend in (proxy.backends if proxy else ()) for server in backend.servers
-                if server.gateway]  # fmt: skip
-    return tuple(dict.fromkeys((*(proxy.boxes if proxy else ()), *gateways)))
+    if proxy is None:
+        return ()
+    servers = (server for backend in proxy.backends for server in backend.servers)
+    return tuple(dict.fromkeys((*proxy.boxes, *(server.box for server in servers if server.gateway))))
 
 
 def _gateway_on(release: Release, box: str) -> Service | None:
